@@ -1,0 +1,1 @@
+"""What the machine under an inference server did while it served."""

@@ -1,0 +1,1 @@
+"""Records in, figures out: no sockets, no clocks."""

@@ -1,0 +1,1 @@
+"""Sockets, kernel time stamps, timers: what touches the operating system."""

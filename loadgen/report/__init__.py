@@ -1,0 +1,1 @@
+"""Views of the analysis: terminal, summary.json, CSV."""

@@ -1,0 +1,1 @@
+"""The built-in OpenAI-compatible endpoint, for trying and testing without a GPU."""

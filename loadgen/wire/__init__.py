@@ -1,0 +1,1 @@
+"""Sans-IO protocol code: bytes in, events out."""

@@ -1,0 +1,1 @@
+"""What arrived at a service, and models of what could arrive."""
