@@ -42,7 +42,9 @@ class ClockSource(StrEnum):
 
 @dataclass(slots=True)
 class Record:
-    """One scheduled row's fate. Instants are integer nanoseconds on this host's CLOCK_MONOTONIC; ``None``: never came.
+    """One scheduled row's fate.
+
+    Instants are integer nanoseconds on this host's CLOCK_MONOTONIC; ``None``: never came.
 
     ``chunk_ns`` holds the gaps between consecutive content chunks (one fewer than there are chunks; 0 = read
     together, see *coalesced*). ``chunk_tokens`` holds the tokens each chunk carried where the server reported
@@ -110,7 +112,10 @@ def record_to_json(record: Record) -> dict[str, Any]:
 
 
 def record_from_json(row: dict[str, Any]) -> Record:
-    """The inverse of `record_to_json`; unknown keys are ignored (a newer writer), missing required ones raise KeyError."""
+    """The inverse of `record_to_json`. Unknown keys (of a newer writer) are ignored.
+
+    Raises KeyError for a missing id, index, outcome or due_ns, ValueError for an unknown outcome.
+    """
     known = {k: row[k] for k in Record.__dataclass_fields__ if k in row}
     known["outcome"] = Outcome(row["outcome"])
     known["clock"] = ClockSource(row.get("clock", "loop"))

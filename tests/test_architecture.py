@@ -22,7 +22,8 @@ HEAVY_MUST_BE_LAZY = {"scipy", "pyarrow", "matplotlib"}
 
 
 def modules() -> list[Path]:
-    return [p for d in ("loadgen", "scenarios", "gpu_sidecar", "traces") for p in sorted((ROOT / d).rglob("*.py"))]
+    packages = ("loadgen", "scenarios", "gpu_sidecar", "traces")
+    return [path for package in packages for path in sorted((ROOT / package).rglob("*.py"))]
 
 
 def imports(path: Path, *, top_level_only: bool = False) -> set[str]:
