@@ -47,7 +47,7 @@ class Dispatcher:
         make_timer: Callable[[Callable[[], None]], Timer],
         send: Callable[[Request], None],
         settle: Callable[[Record], None],
-        caps: Caps = Caps(),  # noqa: B008 - frozen
+        caps: Caps = Caps(),
     ) -> None:
         self._queue, self._clock, self._send, self._settle = queue, clock, send, settle
         self._timer = make_timer(self._wake)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import resource
 import time
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +48,6 @@ class EngineOptions:
     drain_timeout_ns: int
     open_ahead: int
     breaker: Breaker
-    lead_ns: int = 100_000_000
 
 
 class Engine:
@@ -64,7 +63,7 @@ class Engine:
         on_record: Callable[[Record], None] = lambda record: None,
     ) -> None:
         self.options, self.spool = options, spool
-        self._queue, self._pool, self._stamps, self._on_record = queue, pool, stamps, on_record
+        self._queue, self._pool, self._stamps, self.on_record = queue, pool, stamps, on_record
         self._timers: list[LoopTimer] = []
         self.dispatcher = Dispatcher(
             queue, MonotonicClock(), self._make_timer, self._send, self._settle_unsent, options.caps
@@ -77,7 +76,7 @@ class Engine:
         self._idle = self._loop.idle()
         self._stamped = open_stamped_socket()
         self.end_reason = "complete"
-        self.t0_ns = 0
+        self.counts: Counter[Outcome] = Counter()
         self._drain_deadline_ns: int | None = None
 
     def _make_timer(self, callback: Callable[[], None]) -> LoopTimer:
@@ -87,17 +86,19 @@ class Engine:
 
     # The run.
 
-    def run(self, t0_ns: int | None = None) -> None:
-        """Send every row at its instant and wait for the answers. *t0_ns*: the schedule's instant 0."""
+    def warm_up(self) -> None:
+        """Before the measured span: connections opened, first rows rendered, the collector out of the way."""
         lower_timer_slack()
         self._pool.open_ahead(self.options.open_ahead)
         self._render_first_rows()
         gc.collect()
         gc.freeze()
         gc.disable()
-        self.t0_ns = t0_ns if t0_ns is not None else now_ns() + self.options.lead_ns
-        self._queue.begin(self.t0_ns)
-        self.dispatcher.start(self.t0_ns)
+
+    def run(self, t0_ns: int) -> None:
+        """Send every row at its instant and wait for the answers. *t0_ns*: the schedule's instant 0."""
+        self._queue.begin(t0_ns)
+        self.dispatcher.start(t0_ns)
         ticks = [gevent.spawn(self._watch), gevent.spawn(self._expire)]
         self._idle.start(self._idle_turn)
         try:
@@ -206,7 +207,8 @@ class Engine:
 
     def _write(self, record: Record) -> None:
         self.spool.append(record)
-        self._on_record(record)
+        self.counts[record.outcome] += 1
+        self.on_record(record)
         if self.options.breaker.take(record):
             self.interrupt("breaker", self.options.breaker.words)
 

@@ -22,6 +22,7 @@ from loadgen.slo import parse_objectives
 Duration = Annotated[int, BeforeValidator(lambda v: parse_duration_ns(v))]
 """Nanoseconds; written as ``"30s"``, ``"500ms"`` or a bare number of seconds."""
 
+BURSTY = ("gamma", "weibull", "poisson-gamma")
 LOOPBACK_HOSTS = {"localhost", "127.0.0.1", "::1"}
 
 
@@ -148,8 +149,8 @@ def _check_load(plan: Plan) -> None:
         raise UsageError("--arrival needs --request-rate")
     if plan.arrival is not None and plan.num_requests is None and plan.duration is None:
         raise UsageError("--arrival needs --num-requests or --duration")
-    if plan.burstiness is not None and plan.arrival not in ("gamma", "poisson-gamma"):
-        raise UsageError("--burstiness goes with --arrival gamma or poisson-gamma")
+    if plan.burstiness is not None and plan.arrival not in BURSTY:
+        raise UsageError(f"--burstiness goes with --arrival {' or '.join(BURSTY)}")
     if plan.concurrency is not None and not (plan.trace or plan.num_requests or plan.duration):
         raise UsageError("--concurrency needs --num-requests, --duration or --trace")
 

@@ -72,9 +72,8 @@ class Schedule:
             return None
         return survey(self.make_rows())
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, found: Survey | None) -> dict[str, Any]:
         """The recipe and its survey as plan.json keeps them."""
-        found = self.survey()
         size = asdict(found) if found else {}
         kind = "closed" if self.closed else "open"
         return {"kind": kind, "source": self.source, "steps": list(self.steps), **size}

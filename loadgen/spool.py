@@ -40,17 +40,22 @@ def _native_event() -> Any:
 
 
 class Spool:
-    """One worker's records file. Every method but `close` returns at once."""
+    """One worker's records file. Every method but `open` and `close` returns at once."""
 
-    def __init__(self, path: Path, header: dict[str, Any], flush_interval_s: float = 1.0) -> None:
+    def __init__(self, path: Path, flush_interval_s: float = 1.0) -> None:
         self.path = path
         self.error: OSError | None = None
         self.rows = 0
         self._lines: deque[bytes] = deque()
         self._wake, self._interval_s, self._closing = _native_event(), flush_interval_s, False
-        self._file = path.open("xb", buffering=0)
-        self._lines.append(orjson.dumps({"format": RECORDS_FORMAT, "version": RECORDS_VERSION, **header}))
+
+    def open(self, header: dict[str, Any]) -> None:
+        """Create the file, write its header, begin to write what is appended. Raises OSError."""
+        self._file = self.path.open("xb", buffering=0)
+        self._lines.appendleft(orjson.dumps({"format": RECORDS_FORMAT, "version": RECORDS_VERSION, **header}))
         self._write_all()
+        if self.error is not None:
+            raise self.error
         self._thread = native_thread(self._write_until_closed, "spool")
 
     def append(self, record: Record) -> None:
