@@ -104,7 +104,7 @@ def _quantiles(blocks: Blocks, totals: tuple[float, int], quantiles: Sequence[fl
 
 
 def _between(low: float, high: float, part: float) -> float:
-    return min(max(low + (high - low) * part, low), high)
+    return float(min(max(low + (high - low) * part, low), high))
 
 
 def _order_statistics(blocks: Blocks, size: int, ranks: list[float]) -> list[float]:

@@ -213,3 +213,11 @@ def test_a_message_that_begins_like_a_formula_stays_text_in_the_table(builder):
     write_reports(directory)
     with (directory / "requests.csv").open() as file:
         assert next(csv.DictReader(file))["error"] == "'=cmd|'/c calc'!A1"
+
+
+def test_a_gate_over_tokens_and_chunks_is_written_as_plain_json(builder):
+    builder.options["slo"] = ["itl@p50=15ms", "icl@p50=15ms", "itl@p99=1ms"]
+    builder.add(request(0, chunks=[0, 10, 30, 40], tokens=[1, 1, 2, 1]))
+    gates = summarise(load_run(builder.write()))["gates"]
+    assert [(gate["value_ms"], gate["passed"]) for gate in gates] == [(10, True), (10, True), (10, False)]
+    orjson.dumps(gates)
