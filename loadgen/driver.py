@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # Locust patches the standard library for gevent: it comes before anything that it must patch.
-from loadgen.users import ReplayUser, request_reporter  # isort: skip
+from loadgen.users import local_runner  # isort: skip
 
 import os
 import signal
@@ -11,7 +11,6 @@ import sys
 from typing import Any
 
 import gevent
-from locust.env import Environment
 
 from loadgen.plan import Plan
 from loadgen.preparation import Prepared, prepare
@@ -22,9 +21,7 @@ from loadgen.report.summary import write_reports
 def drive(plan: Plan, *, show_progress: bool = True) -> dict[str, Any]:
     """Prepare, run and report; the summary. Raises LoadgenError or TraceError before anything is sent."""
     prepared = prepare(plan)
-    user_class = type("Replay", (ReplayUser,), {"prepared": prepared, "host": plan.base_url})
-    environment = Environment(user_classes=[user_class], catch_exceptions=False)
-    runner = environment.create_local_runner()
+    runner = local_runner(prepared)
     _handle_signals(prepared)
     progress = Progress(prepared, sys.stderr) if show_progress else None
     watcher = gevent.spawn(progress.follow) if progress else None
@@ -57,6 +54,3 @@ def _handle_signals(prepared: Prepared) -> None:
 
     gevent.signal_handler(signal.SIGINT, interrupt)
     gevent.signal_handler(signal.SIGTERM, interrupt)
-
-
-__all__ = ["drive", "request_reporter"]

@@ -19,7 +19,7 @@ from loadgen.errors import UsageError
 from loadgen.quantity import parse_duration_ns, parse_window_ns
 from loadgen.slo import parse_objectives
 
-Duration = Annotated[int, BeforeValidator(lambda v: parse_duration_ns(v))]
+Duration = Annotated[int, BeforeValidator(parse_duration_ns)]
 """Nanoseconds; written as ``"30s"``, ``"500ms"`` or a bare number of seconds."""
 
 BURSTY = ("gamma", "weibull", "poisson-gamma")

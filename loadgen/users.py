@@ -15,21 +15,20 @@ schedule: more users do not mean more load, the plan does.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import gevent
 from locust import User, events, task
+from locust.env import Environment
 from locust.exception import StopUser
 
 from loadgen.errors import LoadgenError
 from loadgen.plan import build_plan
 from loadgen.preparation import Prepared, prepare
 from loadgen.record import Outcome, Record
-
-if TYPE_CHECKING:
-    from locust.env import Environment
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +45,7 @@ def bind_loopback(parser: Any) -> None:
     parser.set_defaults(web_host=LOOPBACK, master_bind_host=LOOPBACK)
 
 
-class ReplayUser(User):
+class ReplayUser(User):  # type: ignore[misc]  # locust ships no types for strict checking
     """One shard of a plan's schedule. Subclass it with a `plan`, or hand it a `prepared` run."""
 
     abstract = True
@@ -54,7 +53,7 @@ class ReplayUser(User):
     plan: ClassVar[Mapping[str, Any] | str | Path] = {}
     prepared: ClassVar[Prepared | None] = None
 
-    @task
+    @task  # type: ignore[untyped-decorator]
     def replay(self) -> None:
         """Send the whole schedule, then end the test."""
         run = self.prepared or self._prepare()
@@ -86,8 +85,15 @@ class ReplayUser(User):
         from loadgen.report.terminal import print_report
 
         summary = write_reports(run.directory)
-        print_report(summary)
+        print_report(summary, sys.stdout)
         return int(exit_code(summary))
+
+
+def local_runner(prepared: Prepared) -> Any:
+    """Locust's runner for one prepared run in this process, not yet started."""
+    user_class = type("Replay", (ReplayUser,), {"prepared": prepared, "host": prepared.plan.base_url})
+    environment = Environment(user_classes=[user_class], catch_exceptions=False)
+    return environment.create_local_runner()
 
 
 def plan_of(plan: Mapping[str, Any] | str | Path, host: str | None) -> Any:

@@ -74,7 +74,8 @@ def _row_of_trace(index: int, row: TraceRow, plan: Plan) -> ScheduleRow:
 
 
 def _from_model(plan: Plan) -> Schedule:
-    assert plan.arrival is not None and plan.request_rate is not None
+    assert plan.arrival is not None
+    assert plan.request_rate is not None
     params: dict[str, float] = {}
     if plan.burstiness is not None:
         params["r" if plan.arrival == "poisson-gamma" else "burstiness"] = plan.burstiness

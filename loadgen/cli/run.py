@@ -48,7 +48,7 @@ def finish(summary: dict[str, Any], *, as_json: bool) -> int:
 
         sys.stdout.write(orjson.dumps(summary, option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
-        print_report(summary)
+        print_report(summary, sys.stdout)
     return int(exit_code(summary))
 
 

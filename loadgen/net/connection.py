@@ -51,9 +51,9 @@ class Connection:
     """A socket that serves one exchange at a time and belongs to a *keeper*."""
 
     __slots__ = (
-        "_closed", "_framed", "_heard", "_keeper", "_out", "_parser", "_reader", "_source", "_stamp_ns", "_stamps", "_tls",
-        "_whole", "_writer", "connect_end_ns", "connect_start_ns", "exchange", "idle_since_ns",
-        "served", "sock", "target", "tls_end_ns",
+        "_closed", "_framed", "_heard", "_keeper", "_out", "_parser", "_reader", "_source", "_stamp_ns",
+        "_stamps", "_tls", "_whole", "_writer", "connect_end_ns", "connect_start_ns", "exchange",
+        "idle_since_ns", "served", "sock", "target", "tls_end_ns",
     )  # fmt: skip
 
     def __init__(self, target: Target, stamps: StampClock, keeper: Keeper) -> None:
