@@ -1,7 +1,8 @@
 """The records file being written: append-only JSONL, encoded in the loop's idle turns, written by a native thread.
 
 Lines reach the operating system at each `flush`, which the engine calls every second, so that a killed process
-loses at most what finished in its last second; fsync is left to the end. A disk that refuses ends the run with one clear line.
+loses at most what finished in its last second; fsync is left to the end. A disk that refuses ends the run with one
+clear line.
 """
 
 from __future__ import annotations
