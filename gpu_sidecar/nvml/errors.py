@@ -107,7 +107,9 @@ def code_of(error: BaseException) -> int:
     return value if isinstance(value, int) else 999
 
 
-def guarded(state: FieldState, now_ns: int, read: Callable[[], T], fault: type[BaseException] | Any) -> T | Refused:
+def guarded(
+    state: FieldState, now_ns: int, read: Callable[[], T], fault: type[BaseException] | Any
+) -> T | Refused:
     """``read()``, or why not. *fault* is the binding's exception class.
 
     Raises :class:`DeviceLost` for the codes that end the epoch.

@@ -17,6 +17,8 @@ from typing import Any
 from gpu_sidecar.nvml.errors import NAMES
 
 LATCH_NS = 100_000_000
+GPM_INTERVAL_NS = 50_000_000
+"""Polling faster than twice a latch finds nothing more; slower than one takes several latches as one window."""
 STALLED_AFTER_NS = 1_000_000_000
 WITHOUT_MARKER_NS = 1_000_000_000
 """Without DRAM activity no latch can be told from none: windows of ten latches keep the error under 10 %."""
@@ -66,8 +68,11 @@ class LatchFollower:
         take: Callable[[Any], Any],
         metrics: dict[int, tuple[str, float]],
         clock: Callable[[], int],
+        interval_ns: int = 0,
     ) -> None:
-        """*take* fills the given sample buffer from the device. Raises the binding's error when it cannot."""
+        """*take* fills the given sample buffer from the device; it is not called more often than *interval_ns*."""
+        self._interval_ns = interval_ns * 9 // 10  # a tick that comes a little early still counts
+        self._polled_ns: int | None = None
         self._nvml = nvml
         self._take = take
         self._clock = clock
@@ -88,6 +93,10 @@ class LatchFollower:
         Raises the binding's error when the device refuses; a stalled counter (no latch for over a second)
         gives a :class:`Latch` of nulls, and the reference is kept.
         """
+        asked_ns = self._clock()
+        if self._polled_ns is not None and asked_ns - self._polled_ns < self._interval_ns:
+            return None
+        self._polled_ns = asked_ns
         while len(self._buffers) < 2:
             self._buffers.append(self._nvml.nvmlGpmSampleAlloc())
         if self._reference is None:
@@ -137,6 +146,6 @@ class LatchFollower:
 
     def close(self) -> None:
         """Give the sample buffers back; the follower may be polled again and starts anew."""
-        buffers, self._buffers, self._reference = self._buffers, [], None
+        buffers, self._buffers, self._reference, self._polled_ns = self._buffers, [], None, None
         for buffer in buffers:
             self._nvml.nvmlGpmSampleFree(buffer)
