@@ -19,6 +19,8 @@ from typing import Any
 KEEP_BURSTS = 60
 NOISY = 3.0
 STEP_BOUNDS = 3.0
+CRYSTALS = 1e-4
+"""Two quartz clocks of +-50 ppm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +85,41 @@ class Segment:
     drift: float
     bound_ns: float
     exchanges: list[Exchange] = field(default_factory=list)
+    first_ns: int | None = None
+    last_ns: int | None = None
 
     def offset_at(self, client_ns: float) -> float:
         """Agent minus client at a client's instant."""
         return self.offset_ns + self.drift * (client_ns - self.origin_ns)
 
+    def bound_at(self, client_ns: float) -> float:
+        """The bound at a client's instant: ``bound_ns`` between the exchanges, growing outside of them.
+
+        Outside, a fitted line may turn by ``2 bound / span`` and two free crystals may drift by 100 ppm.
+        """
+        if self.last_ns is None or self.first_ns is None:
+            return self.bound_ns
+        outside = max(self.first_ns - client_ns, client_ns - self.last_ns, 0.0)
+        span = self.last_ns - self.first_ns
+        turn = CRYSTALS if self.drift == 0.0 or span <= 0 else min(CRYSTALS, 2 * self.bound_ns / span)
+        return self.bound_ns + turn * outside
+
     def to_json(self) -> dict[str, Any]:
-        """The numbers that a reader of the file needs."""
+        """The numbers that a reader of the file needs (see :func:`segment_from_json`)."""
         return {
             "from_ns": self.from_ns, "origin_ns": round(self.origin_ns), "offset_ns": round(self.offset_ns),
             "drift": self.drift, "bound_ns": round(self.bound_ns), "bursts": len(self.exchanges),
+            "first_ns": self.first_ns, "last_ns": self.last_ns,
         }  # fmt: skip
+
+
+def segment_from_json(line: dict[str, Any]) -> Segment:
+    """A segment as :meth:`Segment.to_json` wrote it. Raises ``KeyError`` or ``TypeError`` for anything else."""
+    return Segment(
+        from_ns=int(line["from_ns"]), origin_ns=float(line["origin_ns"]), offset_ns=float(line["offset_ns"]),
+        drift=float(line["drift"]), bound_ns=float(line["bound_ns"]),
+        first_ns=line.get("first_ns"), last_ns=line.get("last_ns"),
+    )  # fmt: skip
 
 
 SAME_CLOCK = Segment(from_ns=0, origin_ns=0.0, offset_ns=0.0, drift=0.0, bound_ns=0.0)
@@ -109,6 +135,7 @@ class OffsetTracker:
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
+        self._fresh = False
 
     def add(self, burst: Sequence[Exchange]) -> bool:
         """Take one burst in; ``True`` when the clocks have stepped and a new segment began."""
@@ -127,8 +154,6 @@ class OffsetTracker:
     def restart(self) -> None:
         """A new epoch or agent: what was known says nothing about it."""
         self._fresh = True
-
-    _fresh = False
 
     def _stepped(self, segment: Segment, exchange: Exchange) -> bool:
         if self._fresh:
@@ -163,5 +188,6 @@ def fit(exchanges: Sequence[Exchange], from_ns: int) -> Segment:
         offset = sum(e.offset_ns for e in good) / len(good)
         drift = sum((e.at_ns - origin) * (e.offset_ns - offset) for e in good) / spread
         line = Segment(from_ns, origin, offset, drift, 0.0, list(exchanges))
+    line.first_ns, line.last_ns = exchanges[0].t1_ns, exchanges[-1].t4_ns
     line.bound_ns = max(abs(line.offset_at(e.at_ns) - e.offset_ns) + e.round_trip_ns / 2 for e in good)
     return line

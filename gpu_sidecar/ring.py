@@ -103,7 +103,7 @@ class Ring:
             if not self._chunks or self._chunks[-1].last < from_seq:
                 return Reading(next_seq=from_seq)
             missed = (from_seq, self._chunks[0].first - 1) if self._chunks[0].first > from_seq else None
-            wanted = [chunk for chunk in self._from(from_seq)][:at_most]
+            wanted = self._from(from_seq)[:at_most]
             return Reading(wanted, wanted[-1].last + 1, missed)
 
     def _from(self, from_seq: int) -> list[Chunk]:

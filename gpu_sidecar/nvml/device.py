@@ -81,7 +81,9 @@ class Device:
     def matrix(self) -> dict[str, str]:
         """``{field: status}`` as of now."""
         now_ns = self._clock.mono_ns()
-        return {name: state.status(now_ns) for name, state in sorted(self.states.items())}
+        matrix = {name: state.status(now_ns) for name, state in sorted(self.states.items())}
+        refused = {**self._gpm.refused, **self._graphics.refused}
+        return matrix | {f"gpm:{name}": f"off: {reason}" for name, reason in sorted(refused.items())}
 
     def _gpm_supported(self, now_ns: int) -> bool:
         state = self.state("gpm")
@@ -93,6 +95,16 @@ class Device:
 
     def _ask(self, name: str, now_ns: int, read: Callable[[], Any]) -> Any:
         return guarded(self.state(name), now_ns, read, self._nvml.NVMLError)
+
+    def caller(self, name: str) -> Callable[[], Any]:
+        """The bare call behind one field of the matrix, for measuring its cost. Raises ``KeyError``."""
+        calls: dict[str, Callable[[], Any]] = {
+            field.name: lambda field=field: field.read(self._nvml, self._handle)  # type: ignore[misc]
+            for field in self._fields
+        }
+        calls |= {buffer.spec.name: buffer.read for buffer in self._buffers}
+        calls |= {"gpm": self._gpm.poll_now, "gpm_graphics": self._graphics.poll_now, "processes": self._running}
+        return calls[name]
 
     def read(self, tier: str) -> list[Sample | Event]:
         """Everything this tier owes now. Raises :class:`DeviceLost`."""

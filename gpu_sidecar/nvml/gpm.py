@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_sidecar.nvml.errors import NAMES
+from gpu_sidecar.nvml.errors import ACTIONS, NAMES, Action
 
 LATCH_NS = 100_000_000
 GPM_INTERVAL_NS = 50_000_000
@@ -78,6 +78,7 @@ class LatchFollower:
         self._clock = clock
         self._wanted = metrics
         self.has_marker = True
+        self.refused: dict[str, str] = {}
         self._reference: tuple[int, Any] | None = None
         self._request = nvml.c_nvmlGpmMetricsGet_t()
         self._request.version = nvml.NVML_GPM_METRICS_GET_VERSION
@@ -97,6 +98,10 @@ class LatchFollower:
         if self._polled_ns is not None and asked_ns - self._polled_ns < self._interval_ns:
             return None
         self._polled_ns = asked_ns
+        return self.poll_now()
+
+    def poll_now(self) -> Latch | None:
+        """As :meth:`poll`, however short ago the last one was."""
         while len(self._buffers) < 2:
             self._buffers.append(self._nvml.nvmlGpmSampleAlloc())
         if self._reference is None:
@@ -137,12 +142,21 @@ class LatchFollower:
             name, factor = self._wanted[ident]
             metric = self._request.metrics[index]
             if metric.nvmlReturn != 0:
-                latch.nulls[name] = NAMES.get(metric.nvmlReturn, f"NVML_ERROR_{metric.nvmlReturn}")
+                self._refuse(name, metric.nvmlReturn, latch)
             elif math.isnan(metric.value):
                 latch.nulls[name] = "not a number"
             else:
                 latch.values[name] = round(metric.value * factor, 6)
         return latch
+
+    def _refuse(self, name: str, code: int, latch: Latch) -> None:
+        """A metric this device does not have is null once and then in ``refused``; a failing one is null each time."""
+        reason = NAMES.get(code, f"NVML_ERROR_{code}")
+        if ACTIONS.get(code) is Action.OFF:
+            if name in self.refused:
+                return
+            self.refused[name] = reason
+        latch.nulls[name] = reason
 
     def close(self) -> None:
         """Give the sample buffers back; the follower may be polled again and starts anew."""

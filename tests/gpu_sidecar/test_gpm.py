@@ -148,7 +148,9 @@ def test_without_the_dram_marker_the_windows_are_long_and_labelled() -> None:
     for latch in latches:
         assert latch.t_ns - latch.start_ns >= 10**9
         assert latch.values["sm_active"] == pytest.approx(0.5)
-        assert latch.nulls["dram_active"] == "NOT_SUPPORTED"
+        assert "dram_active" not in latch.values
+    assert latches[0].nulls["dram_active"] == "NOT_SUPPORTED"
+    assert reader.refused["dram_active"] == "NOT_SUPPORTED"
 
 
 def test_a_metric_that_is_not_a_number_is_null() -> None:

@@ -1,0 +1,51 @@
+"""Where rows come from. ``SAMPLERS`` is the whole list: adding one is a file, a line here and a fixture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpu_sidecar.samplers.base import PolledSampler, Sampler
+from gpu_sidecar.samplers.nvml_child import NvmlSampler
+from gpu_sidecar.samplers.proc import ProcPoller
+
+
+@dataclass(slots=True)
+class SamplerOptions:
+    """What the command line may say about samplers; each takes what concerns it."""
+
+    hz: float = 20.0
+    gpm_window_ms: int = 100
+    fake_script: str = "-"
+    pids: list[int] = field(default_factory=list)
+    proc_interval_s: float = 1.0
+    engine_url: str | None = None
+    engine_interval_s: float = 0.5
+    dcgm_url: str = "http://127.0.0.1:9400/metrics"
+    dcgm_interval_s: float = 1.0
+    telemetry_url: str | None = None
+    torch_file: str | None = None
+    replay_path: str | None = None
+
+
+def _worker_arguments(options: SamplerOptions) -> list[str]:
+    return ["--hz", str(options.hz), "--gpm-window-ms", str(options.gpm_window_ms)]
+
+
+def _nvml(options: SamplerOptions) -> Sampler:
+    return NvmlSampler(_worker_arguments(options))
+
+
+def _fake(options: SamplerOptions) -> Sampler:
+    return NvmlSampler([*_worker_arguments(options), "--fake", options.fake_script])
+
+
+def _proc(options: SamplerOptions) -> Sampler:
+    return PolledSampler("proc", "host", options.proc_interval_s, ProcPoller(options.pids).poll)
+
+
+SAMPLERS: dict[str, Callable[[SamplerOptions], Sampler]] = {
+    "nvml": _nvml,
+    "fake": _fake,
+    "proc": _proc,
+}
