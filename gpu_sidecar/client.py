@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from gpu_sidecar import sidecar_pb2 as pb
-from gpu_sidecar.clock import SAME_CLOCK, ClockIdentity, Exchange, OffsetTracker, Segment, identity
+from gpu_sidecar.clock import ClockIdentity, Exchange
 from gpu_sidecar.codec import Decoder, gap_row, names_of
 from gpu_sidecar.sample import Event, Gap, Row
 from gpu_sidecar.security import ClientSecurity
@@ -226,57 +226,3 @@ class Subscriber:
         self.statistics.rows_missed += gap.count or 0
         self.position = Position(gap.epoch, last)
         return gap
-
-
-class OffsetFollower:
-    """Keeps the offset to one agent known: bursts each second for five seconds, then every seven.
-
-    On the same clock it needs no exchange: offset 0, bound 0. ``force``: exchange all the same.
-    """
-
-    def __init__(self, link: Link, *, force: bool = False, on_change: Callable[[Segment, str], None]) -> None:
-        """*on_change* hears every new state: the segment, and ``same_clock``, ``exchange`` or ``step``."""
-        self._link = link
-        self._force = force
-        self._on_change = on_change
-        self._tracker = OffsetTracker()
-        self._stopped = threading.Event()
-        self._wake = threading.Event()
-        self._same: bool | None = None
-        self._bursts = 0
-
-    def describe(self, description: Description) -> None:
-        """A (re)connection: decide whether the clock is shared; a new agent life restarts the fit."""
-        same = description.clock.same_clock(identity()) and not self._force
-        if self._same is not None:
-            self._tracker.restart()
-        self._bursts = 0
-        self._same = same
-        if same:
-            self._on_change(SAME_CLOCK, "same_clock")
-        self._wake.set()
-
-    @property
-    def segments(self) -> list[Segment]:
-        """What is known: one shared-clock segment, or the tracker's."""
-        return [SAME_CLOCK] if self._same else self._tracker.segments
-
-    def run(self) -> None:
-        """Until :meth:`stop`; on a thread of the caller's."""
-        while not self._stopped.is_set():
-            self._wake.wait(1.0 if self._bursts < 5 else 7.0)
-            self._wake.clear()
-            if self._stopped.is_set() or self._same is not False:
-                continue
-            try:
-                stepped = self._tracker.add(self._link.burst())
-            except (grpc.RpcError, ValueError):
-                continue
-            self._bursts += 1
-            assert self._tracker.current is not None
-            self._on_change(self._tracker.current, "step" if stepped else "exchange")
-
-    def stop(self) -> None:
-        """End :meth:`run`."""
-        self._stopped.set()
-        self._wake.set()
