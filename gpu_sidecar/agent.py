@@ -36,7 +36,7 @@ class Agent:
         self.clock = clock or SystemClock()
         self.agent_id = agent_id or platform.node()
         self.epoch = self.clock.wall_ns()
-        self.first_epoch = self.epoch
+        self._own_epochs = {self.epoch}
         self.sinks: list[Sink] = []
         self._lock = threading.Lock()
         self._driver_epochs = 0
@@ -70,10 +70,11 @@ class Agent:
         self._driver_epochs += 1
         if self._driver_epochs > 1:
             self.epoch = max(self.epoch + 1, self.clock.wall_ns())
+            self._own_epochs.add(self.epoch)
 
     def is_own(self, epoch: int) -> bool:
         """Whether *epoch* was one of this agent life's: only then do its sequence numbers mean anything here."""
-        return self.first_epoch <= epoch <= self.epoch
+        return epoch in self._own_epochs
 
     def _report(self) -> None:
         while not self._stopped.wait(SELF_INTERVAL_S):

@@ -197,14 +197,14 @@ class Subscriber:
             self.statistics.restarts += 1
             yield self._restart(batch)
         if not self.position.epoch:
-            self.position = Position(batch.epoch, 0)
+            self.position = Position(batch.epoch, batch.next_seq - 1)
         for gap in batch.gaps:
             yield self._gap(gap_row(gap, batch.epoch), gap.to_seq)
         for message in batch.rows:
             if message.seq <= self.position.seq:
                 self.statistics.duplicates += 1  # a chunk that began before what we asked for
                 continue
-            if self.position.seq and message.seq > self.position.seq + 1:
+            if message.seq > self.position.seq + 1:
                 first, last = self.position.seq + 1, message.seq - 1
                 yield self._gap(Gap(first, last, last - first + 1, "lost on the way", message.epoch), last)
             row = decoder.row(message)

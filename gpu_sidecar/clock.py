@@ -19,6 +19,7 @@ from typing import Any
 KEEP_BURSTS = 60
 NOISY = 3.0
 STEP_BOUNDS = 3.0
+SHORTEST_SPAN_NS = 10**9
 CRYSTALS = 1e-4
 """Two quartz clocks of +-50 ppm."""
 
@@ -95,13 +96,14 @@ class Segment:
     def bound_at(self, client_ns: float) -> float:
         """The bound at a client's instant: ``bound_ns`` between the exchanges, growing outside of them.
 
-        Outside, a fitted line may turn by ``2 bound / span`` and two free crystals may drift by 100 ppm.
+        Outside, a fitted line may turn by ``2 bound / span`` (two slopes of at most 100 ppm cannot be further
+        apart than 200), and two clocks without a fitted line may drift apart by 100 ppm.
         """
         if self.last_ns is None or self.first_ns is None:
             return self.bound_ns
         outside = max(self.first_ns - client_ns, client_ns - self.last_ns, 0.0)
         span = self.last_ns - self.first_ns
-        turn = CRYSTALS if self.drift == 0.0 or span <= 0 else min(CRYSTALS, 2 * self.bound_ns / span)
+        turn = CRYSTALS if self.drift == 0.0 or span <= 0 else min(2 * CRYSTALS, 2 * self.bound_ns / span)
         return self.bound_ns + turn * outside
 
     def to_json(self) -> dict[str, Any]:
@@ -160,7 +162,7 @@ class OffsetTracker:
             self._fresh = False
             return True
         apart = abs(exchange.offset_ns - segment.offset_at(exchange.at_ns))
-        return apart > STEP_BOUNDS * max(segment.bound_ns, exchange.round_trip_ns / 2)
+        return apart > STEP_BOUNDS * max(segment.bound_at(exchange.at_ns), exchange.round_trip_ns / 2)
 
     def _begin(self, exchange: Exchange) -> None:
         self.segments.append(fit([exchange], exchange.t1_ns))
@@ -174,20 +176,26 @@ class OffsetTracker:
 def fit(exchanges: Sequence[Exchange], from_ns: int) -> Segment:
     """The least-squares line through the exchanges whose round trip is near the shortest, and its bound.
 
-    Fewer than three, or under a second apart: a constant, since two close exchanges say nothing about drift.
+    Where they say nothing about drift, the best exchange alone is the (constant) offset.
     """
     shortest = min(exchange.round_trip_ns for exchange in exchanges)
     good = [e for e in exchanges if e.round_trip_ns <= NOISY * max(shortest, 1)]
-    origin = sum(e.at_ns for e in good) / len(good)
-    spread = sum((e.at_ns - origin) ** 2 for e in good)
-    if len(good) < 3 or good[-1].at_ns - good[0].at_ns < 1e9:
-        anchor = best(good)
-        line = Segment(from_ns, anchor.at_ns, anchor.offset_ns, 0.0, 0.0, list(exchanges))
-        good = [anchor]
-    else:
-        offset = sum(e.offset_ns for e in good) / len(good)
-        drift = sum((e.at_ns - origin) * (e.offset_ns - offset) for e in good) / spread
-        line = Segment(from_ns, origin, offset, drift, 0.0, list(exchanges))
-    line.first_ns, line.last_ns = exchanges[0].t1_ns, exchanges[-1].t4_ns
+    line = _line(good, from_ns)
+    if line is None:
+        good = [best(good)]
+        line = Segment(from_ns, good[0].at_ns, good[0].offset_ns, 0.0, 0.0)
+    line.exchanges = list(exchanges)
+    line.first_ns, line.last_ns = good[0].t1_ns, good[-1].t4_ns
     line.bound_ns = max(abs(line.offset_at(e.at_ns) - e.offset_ns) + e.round_trip_ns / 2 for e in good)
     return line
+
+
+def _line(good: Sequence[Exchange], from_ns: int) -> Segment | None:
+    """The fitted line; ``None`` where it would be one of noise (too few, too close, steeper than any crystal)."""
+    if len(good) < 3 or good[-1].at_ns - good[0].at_ns < SHORTEST_SPAN_NS:
+        return None
+    origin = sum(e.at_ns for e in good) / len(good)
+    offset = sum(e.offset_ns for e in good) / len(good)
+    spread = sum((e.at_ns - origin) ** 2 for e in good)
+    drift = sum((e.at_ns - origin) * (e.offset_ns - offset) for e in good) / spread
+    return Segment(from_ns, origin, offset, drift, 0.0) if abs(drift) <= CRYSTALS else None

@@ -14,6 +14,7 @@ from typing import Any
 
 from gpu_sidecar.metrics import BY_NAME, Metric
 from gpu_sidecar.nvml.fields import BUFFER, FIELDS, INTERVAL_S, MID
+from gpu_sidecar.nvml.gpm import GPM_METRICS
 from gpu_sidecar.sample import Event, Sample
 from gpu_sidecar.timebase import Clock
 
@@ -22,6 +23,7 @@ OWN_PREFIX = "gpu_sidecar_"
 Labels = tuple[tuple[str, str], ...]
 
 INTERVAL_OF: dict[str, float] = {metric: INTERVAL_S[field.tier] for field in FIELDS for metric in field.metrics} | {
+    **{name: 0.1 for name, _ in GPM_METRICS.values()},
     "gr_engine_active": INTERVAL_S[MID],
     "gpu_util_ratio": INTERVAL_S[BUFFER],
     "mem_copy_util_ratio": INTERVAL_S[BUFFER],

@@ -83,24 +83,26 @@ class Service:
                 self.clients -= 1
 
     def _stream(self, request: Any, context: Any) -> Iterator[bytes]:
-        known = self._agent.is_own(request.epoch)
-        from_seq = request.from_seq if known and request.from_seq else self._first_for(request)
-        restarted = bool(request.epoch) and not known
+        from_seq, restarted = self._begin(request)
+        # The first word says where the stream begins: a client cut off before its first row knows what to ask for.
+        yield pb.Batch(next_seq=from_seq, epoch=self._agent.epoch, restarted=restarted).SerializeToString()
         told = 0  # origins announced on this stream
-        first = True
         while context.is_active() and not self._stopped.is_set():
             reading = self._ring.read(from_seq, HEARTBEAT_S)
-            told, wire = self._batch(reading, told, restarted and first)
-            first = False
+            told, wire = self._batch(reading, told)
             from_seq = reading.next_seq
             yield wire
 
-    def _first_for(self, request: Any) -> int:
-        """A newcomer (epoch 0) starts now; one that knew another agent life gets all that is left of this one."""
-        return self._ring.oldest_seq if request.epoch else self._ring.next_seq
+    def _begin(self, request: Any) -> tuple[int, bool]:
+        """A newcomer (epoch 0) starts now; one that knew another agent life gets all of this one from its start."""
+        if not request.epoch:
+            return self._ring.next_seq, False
+        if not self._agent.is_own(request.epoch):
+            return 1, True
+        return max(1, min(request.from_seq, self._ring.next_seq)), False
 
-    def _batch(self, reading: Reading, told: int, restarted: bool) -> tuple[int, bytes]:
-        extra = pb.Batch(next_seq=self._ring.next_seq, epoch=self._agent.epoch, restarted=restarted)
+    def _batch(self, reading: Reading, told: int) -> tuple[int, bytes]:
+        extra = pb.Batch(next_seq=self._ring.next_seq, epoch=self._agent.epoch)
         if reading.missed is not None:
             first, last = reading.missed
             extra.gaps.append(pb.Gap(from_seq=first, to_seq=last, reason="older than the agent's ring"))

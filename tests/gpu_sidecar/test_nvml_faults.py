@@ -179,7 +179,9 @@ def test_one_lost_gpu_of_two_leaves_the_other_sampled() -> None:
 def test_the_recorded_capability_matrix_is_what_the_probe_finds() -> None:
     run = Run(devices=[recorded_device()]).seconds(1)
     fields = run.supervisor.matrix()["devices"][0]["fields"]
-    assert {name: status for name, status in fields.items() if status != "on"} == {}
+    off = {name: status for name, status in fields.items() if status != "on"}
+    nvlink = ("gpm:nvlink_rx_bytes_per_s", "gpm:nvlink_tx_bytes_per_s")
+    assert off == dict.fromkeys(nvlink, "off: NOT_SUPPORTED"), "recorded: one GPU, no NVLink"
     assert fields["gpm"] == "on"
 
 
