@@ -40,6 +40,7 @@ class Spool:
     def _open(self) -> TextIO:
         stream = self._path.open("w")
         stream.write(self._first)
+        stream.flush()  # whoever looks into the folder sees whole files from their first moment
         self._written = len(self._first)
         return stream
 
