@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpu_sidecar.proc_files import pss_bytes, process_cpu_s
+from gpu_sidecar.proc_files import process_cpu_s, pss_bytes
 from gpu_sidecar.sample import Event, Sample
 from gpu_sidecar.samplers.base import Sampler
 from gpu_sidecar.timebase import Clock, SystemClock
@@ -31,7 +31,9 @@ class Agent:
     and it grows.
     """
 
-    def __init__(self, samplers: Sequence[Sampler], clock: Clock | None = None, agent_id: str | None = None) -> None:
+    def __init__(
+        self, samplers: Sequence[Sampler], clock: Clock | None = None, agent_id: str | None = None
+    ) -> None:
         self.samplers = list(samplers)
         self.clock = clock or SystemClock()
         self.agent_id = agent_id or platform.node()
@@ -73,7 +75,8 @@ class Agent:
             self._own_epochs.add(self.epoch)
 
     def is_own(self, epoch: int) -> bool:
-        """Whether *epoch* was one of this agent life's: only then do its sequence numbers mean anything here."""
+        """Whether *epoch* was one of this agent life's: only then do its sequence numbers mean anything
+        here."""
         return epoch in self._own_epochs
 
     def _report(self) -> None:

@@ -1,4 +1,5 @@
-"""``gpu-sidecar serve|record|probe|top``: one clear line on stderr when something is wrong, never a traceback.
+"""``gpu-sidecar serve|record|probe|top``: one clear line on stderr when something is wrong, never a
+traceback.
 
 Exit codes: 0 good, 2 usage, 3 a broken run, 4 nobody (or no driver) answers, 130 interrupted.
 """
@@ -21,7 +22,9 @@ DEFAULT_METRICS = "127.0.0.1:9402"
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    parser = argparse.ArgumentParser(prog="gpu-sidecar", description="What the GPU host did, 20 times a second.")
+    parser = argparse.ArgumentParser(
+        prog="gpu-sidecar", description="What the GPU host did, 20 times a second."
+    )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     commands = parser.add_subparsers(dest="command", required=True)
     _serve_options(commands.add_parser("serve", help="stream samples over gRPC and serve /metrics"))
@@ -29,7 +32,9 @@ def build_parser() -> argparse.ArgumentParser:
     probe = commands.add_parser("probe", help="which fields this machine answers, and what each call costs")
     probe.add_argument("--json", action="store_true")
     probe.add_argument("--calls", type=int, default=30, help="calls per field (default 30)")
-    probe.add_argument("--fake", metavar="SCRIPT", help="a fault script instead of the driver ('-': a healthy device)")
+    probe.add_argument(
+        "--fake", metavar="SCRIPT", help="a fault script instead of the driver ('-': a healthy device)"
+    )
     top = commands.add_parser("top", help="a terminal view of a running agent")
     top.add_argument("agent", nargs="?", default=DEFAULT_LISTEN, metavar="HOST:PORT")
     top.add_argument("--json", action="store_true", help="one object instead of a screen")
@@ -41,7 +46,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _sampler_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("samplers")
-    group.add_argument("--sampler", action="append", choices=sorted(SAMPLERS), help="repeatable (default: nvml and proc)")
+    group.add_argument(
+        "--sampler", action="append", choices=sorted(SAMPLERS), help="repeatable (default: nvml and proc)"
+    )
     group.add_argument("--hz", type=float, default=20.0, help="rate of the fast tick, 1-100 (default 20)")
     group.add_argument("--gpm-window-ms", type=int, default=100, help="at least 100: the hardware's latch")
     group.add_argument("--pid", type=int, action="append", default=[], help="process to watch (repeatable)")
@@ -50,7 +57,9 @@ def _sampler_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--dcgm-url", metavar="URL", default="http://127.0.0.1:9400/metrics")
     group.add_argument("--dcgm-interval", type=float, default=1.0, metavar="S")
     group.add_argument("--telemetry-url", metavar="URL", help="simulated: GET /telemetry of loadgen simulate")
-    group.add_argument("--torch-file", metavar="PATH", help="torch: the file that the server's process writes")
+    group.add_argument(
+        "--torch-file", metavar="PATH", help="torch: the file that the server's process writes"
+    )
     group.add_argument("--replay", metavar="PATH", help="replay: a recorded file")
     group.add_argument("--fake-script", metavar="PATH", default="-", help="fake: a fault script")
 
@@ -65,7 +74,9 @@ def _client_options(parser: argparse.ArgumentParser) -> None:
 def _serve_options(parser: argparse.ArgumentParser) -> None:
     _sampler_options(parser)
     parser.add_argument("--listen", default=DEFAULT_LISTEN, metavar="ADDR", help="HOST:PORT or unix:PATH")
-    parser.add_argument("--metrics-listen", default=DEFAULT_METRICS, metavar="ADDR", help="'none' to do without")
+    parser.add_argument(
+        "--metrics-listen", default=DEFAULT_METRICS, metavar="ADDR", help="'none' to do without"
+    )
     parser.add_argument("--tls-cert", metavar="PATH")
     parser.add_argument("--tls-key", metavar="PATH")
     parser.add_argument("--tls-client-ca", metavar="PATH", help="require client certificates signed by it")
@@ -73,7 +84,9 @@ def _serve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-clients", type=int, default=8)
     parser.add_argument("--ring-seconds", type=float, default=600.0)
     parser.add_argument("--spool", metavar="PATH", help="also write rows to this file, rotating")
-    parser.add_argument("--spool-mb", type=float, default=64.0, help="size at which it rotates (default 64, 5 kept)")
+    parser.add_argument(
+        "--spool-mb", type=float, default=64.0, help="size at which it rotates (default 64, 5 kept)"
+    )
     parser.add_argument("--agent-id", metavar="NAME")
     parser.add_argument("--json", action="store_true", help="say the addresses as one JSON line")
 
@@ -91,7 +104,7 @@ def samplers_of(options: argparse.Namespace) -> list[Sampler]:
         raise UsageError(f"--hz {options.hz:g}: from 1 to 100")
     if options.gpm_window_ms < 100:
         raise UsageError(
-            f"--gpm-window-ms {options.gpm_window_ms}: the counters latch every 100 ms and read 0.0 in between"
+            f"--gpm-window-ms {options.gpm_window_ms}: the counters latch every 100 ms and read 0 in between"
         )
     names = options.sampler or ["nvml", "proc"]
     chosen = SamplerOptions(

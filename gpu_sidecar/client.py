@@ -68,7 +68,7 @@ class Link:
 
     def _open(self) -> None:
         self._channel = self._security.channel(self.address, CHANNEL_OPTIONS)
-        self.stub = GpuSidecarStub(self._channel)
+        self.stub: Any = GpuSidecarStub(self._channel)  # type: ignore[no-untyped-call]
 
     def reopen(self) -> None:
         """A new connection: the old one may hang on a link that is cut."""
@@ -95,7 +95,9 @@ class Link:
 
     def subscribe(self, position: Position) -> Any:
         """The raw stream from after *position* on."""
-        request = pb.SubscribeRequest(epoch=position.epoch, from_seq=position.seq + 1 if position.epoch else 0)
+        request = pb.SubscribeRequest(
+            epoch=position.epoch, from_seq=position.seq + 1 if position.epoch else 0
+        )
         return self.stub.Subscribe(request, metadata=self._security.metadata)
 
     def close(self) -> None:
@@ -217,7 +219,7 @@ class Subscriber:
         now_ns = time.monotonic_ns()
         return Event(
             "agent_restarted", "all", now_ns,
-            {"old_epoch": old.epoch, "last_seq": old.seq, "missed": "unknown: rows after it died with the old agent"},
+            {"old_epoch": old.epoch, "last_seq": old.seq, "missed": "later rows died with the old agent"},
             epoch=batch.epoch,
         )  # fmt: skip
 

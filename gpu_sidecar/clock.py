@@ -2,11 +2,11 @@
 
 Two processes read the same CLOCK_MONOTONIC exactly when they share a boot *and* a time namespace (a time
 namespace keeps the boot id and shifts the clock). Otherwise four timestamps of an exchange (client sends t1,
-agent receives t2 and answers t3, client receives t4) give the offset agent - client as
-``((t2 - t1) + (t3 - t4)) / 2``, and the truth lies within half the round trip ``(t4 - t1) - (t3 - t2)`` of it
-however unequal the two ways are (NTP, RFC 5905 §8). Of each burst the exchange with the shortest round trip is
-kept; a line through the kept ones follows the drift; the stated bound is the largest of residual plus half round
-trip over them, so it covers the fit as well as the exchanges.
+agent receives t2 and answers t3, client receives t4) give the offset agent - client as ``((t2 - t1) + (t3 -
+t4)) / 2``, and the truth lies within half the round trip ``(t4 - t1) - (t3 - t2)`` of it however unequal the
+two ways are (NTP, RFC 5905 §8). Of each burst the exchange with the shortest round trip is kept; a line
+through the kept ones follows the drift; the stated bound is the largest of residual plus half round trip over
+them, so it covers the fit as well as the exchanges.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ class Segment:
 
 
 def segment_from_json(line: dict[str, Any]) -> Segment:
-    """A segment as :meth:`Segment.to_json` wrote it. Raises ``KeyError`` or ``TypeError`` for anything else."""
+    """A segment as :meth:`Segment.to_json` wrote it. Raises ``KeyError`` or ``TypeError`` for anything
+    else."""
     return Segment(
         from_ns=int(line["from_ns"]), origin_ns=float(line["origin_ns"]), offset_ns=float(line["offset_ns"]),
         drift=float(line["drift"]), bound_ns=float(line["bound_ns"]),
@@ -191,7 +192,8 @@ def fit(exchanges: Sequence[Exchange], from_ns: int) -> Segment:
 
 
 def _line(good: Sequence[Exchange], from_ns: int) -> Segment | None:
-    """The fitted line; ``None`` where it would be one of noise (too few, too close, steeper than any crystal)."""
+    """The fitted line; ``None`` where it would be one of noise (too few, too close, steeper than any
+    crystal)."""
     if len(good) < 3 or good[-1].at_ns - good[0].at_ns < SHORTEST_SPAN_NS:
         return None
     origin = sum(e.at_ns for e in good) / len(good)

@@ -35,7 +35,7 @@ class Encoder:
 
     def row(self, row: Sample | Event) -> Any:
         """The row as a message. A metric outside the vocabulary raises ``KeyError``."""
-        common = {
+        common: dict[str, Any] = {
             "seq": row.seq,
             "epoch": row.epoch,
             "t_ns": row.t_ns,
@@ -97,7 +97,9 @@ class Decoder:
                 names[s.metric]: [(t_ns - b, v) for b, v in zip(s.before_ns, s.values, strict=True)]
                 for s in message.series
             },
-            histograms={names[h.metric]: list(zip(h.bounds, h.counts, strict=True)) for h in message.histograms},
+            histograms={
+                names[h.metric]: list(zip(h.bounds, h.counts, strict=True)) for h in message.histograms
+            },
             labels=dict(origin.labels), **stamps,
         )  # fmt: skip
 

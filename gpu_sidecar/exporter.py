@@ -22,7 +22,9 @@ STALE_NS = 2 * 10**9
 OWN_PREFIX = "gpu_sidecar_"
 Labels = tuple[tuple[str, str], ...]
 
-INTERVAL_OF: dict[str, float] = {metric: INTERVAL_S[field.tier] for field in FIELDS for metric in field.metrics} | {
+INTERVAL_OF: dict[str, float] = {
+    metric: INTERVAL_S[field.tier] for field in FIELDS for metric in field.metrics
+} | {
     **{name: 0.1 for name, _ in GPM_METRICS.values()},
     "gr_engine_active": INTERVAL_S[MID],
     "gpu_util_ratio": INTERVAL_S[BUFFER],
@@ -55,7 +57,10 @@ class Latest:
     def _sample(self, row: Sample) -> None:
         labels = tuple(sorted(row.labels.items()))
         for name, value in row.values.items():
-            self._values[(row.device, name, row.source if name == "scrape_seconds" else "", labels)] = (value, row.t_ns)
+            self._values[(row.device, name, row.source if name == "scrape_seconds" else "", labels)] = (
+                value,
+                row.t_ns,
+            )
         for name, points in row.series.items():
             if name not in ("power_w",):  # the fast tick has a newer one
                 self._values[(row.device, name, "", labels)] = (points[-1][1], points[-1][0])
@@ -76,7 +81,9 @@ class Latest:
                     "gpu": str(device["index"]), "UUID": device.get("parent", device["uuid"]),
                     "pci_bus_id": device.get("pci_bus_id", ""), "device": f"nvidia{device['index']}",
                     "modelName": device["name"], "Hostname": platform.node(),
-                } | ({"GPU_I_ID": str(device["gpu_instance"])} if "gpu_instance" in device else {})  # fmt: skip
+                }  # fmt: skip
+                if "gpu_instance" in device:
+                    self._info[device["uuid"]]["GPU_I_ID"] = str(device["gpu_instance"])
 
     def fresh(self) -> list[tuple[str, Metric, dict[str, str], float]]:
         """``(device, metric, labels, value)`` of every series that is not stale."""
@@ -111,7 +118,8 @@ Series = tuple[str, str, str, dict[str, str], float]
 
 
 def series(latest: Latest) -> Iterable[Series]:
-    """``(name, type, help, labels, value)``: every fresh value under its DCGM alias, or under ours without one."""
+    """``(name, type, help, labels, value)``: every fresh value under its DCGM alias, or under ours without
+    one."""
     for device, metric, labels, value in latest.fresh():
         text = f"{metric.name} ({metric.window})"
         all_labels = {**latest.labels_of(device), **labels}
@@ -140,10 +148,22 @@ def agent_series(latest: Latest, heartbeat: dict[str, Any], gaps: int, took_s: f
     for field, codes in sorted(heartbeat.get("errors", {}).items()):
         for code, count in sorted(codes.items()):
             labels = {"field": field, "code": code}
-            yield OWN_PREFIX + "field_errors_total", counter, "NVML errors by field and code", labels, float(count)
+            yield (
+                OWN_PREFIX + "field_errors_total",
+                counter,
+                "NVML errors by field and code",
+                labels,
+                float(count),
+            )
     yield OWN_PREFIX + "ring_dropped_rows_total", counter, "rows older than the ring", {}, float(gaps)
     if latest.last_success_wall_s:
-        yield OWN_PREFIX + "last_success_timestamp_seconds", gauge, "newest NVML row", {}, latest.last_success_wall_s
+        yield (
+            OWN_PREFIX + "last_success_timestamp_seconds",
+            gauge,
+            "newest NVML row",
+            {},
+            latest.last_success_wall_s,
+        )
     yield OWN_PREFIX + "exposition_seconds", gauge, "making this page took", {}, took_s
 
 

@@ -40,7 +40,7 @@ LATCH = "between two 100 ms latches: the sample's own window"
 POINT = "point"
 
 METRICS: tuple[Metric, ...] = (
-    _gauge("gpu_util_ratio", "ratio", "200 ms each (buffer); only its last ~100 ms where the source says rates",
+    _gauge("gpu_util_ratio", "ratio", "200 ms each (buffer); only the last ~100 ms if source is rates",
            "DCGM_FI_DEV_GPU_UTIL", PERCENT),
     _gauge("mem_copy_util_ratio", "ratio", "as gpu_util_ratio", "DCGM_FI_DEV_MEM_COPY_UTIL", PERCENT),
     _gauge("gpu_util_recent_ratio", "ratio", "last ~100 ms of each 200 ms: biased, for a quick look"),

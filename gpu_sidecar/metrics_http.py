@@ -72,7 +72,8 @@ class MetricsServer:
                 if protection.client_ca:
                     context.load_verify_locations(protection.client_ca)
                     context.verify_mode = ssl.CERT_REQUIRED
-                # The handshake belongs to the request's thread: one that never finishes it stalls nobody else.
+                # The handshake belongs to the request's thread: one that never finishes it stalls nobody
+                # else.
                 self._server.socket = context.wrap_socket(
                     self._server.socket, server_side=True, do_handshake_on_connect=False
                 )

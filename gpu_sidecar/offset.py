@@ -36,7 +36,8 @@ class OffsetFollower:
         self._bursts = 0
 
     def connected(self, description: Description) -> None:
-        """A (re)connection: is the clock shared? A new epoch restarts the fit; the first burst is made at once."""
+        """A (re)connection: is the clock shared? A new epoch restarts the fit; the first burst is made at
+        once."""
         same = description.clock.same_clock(identity()) and not self._force
         if self._epoch not in (None, description.epoch):
             self._tracker.restart()

@@ -1,6 +1,7 @@
 """/proc and cgroup files, parsed: bytes, seconds and counts, ``None`` where the kernel does not say.
 
-Reading is split from parsing so that the parsers are tested on text. Never a command line, never an environment.
+Reading is split from parsing so that the parsers are tested on text. Never a command line, never an
+environment.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The last ten minutes of rows, encoded once and kept for whoever comes back for them.
 
-Rows are gathered into chunks (one batch of wire bytes each, closed every 100 ms by :meth:`Ring.flush`); a reader
-asks for everything from a sequence number on. What fell off the old end is a gap that the reader is told of:
-slow or absent readers lose rows here, they never hold up the sampler.
+Rows are gathered into chunks (one batch of wire bytes each, closed every 100 ms by :meth:`Ring.flush`); a
+reader asks for everything from a sequence number on. What fell off the old end is a gap that the reader is
+told of: slow or absent readers lose rows here, they never hold up the sampler.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class Ring:
     def read(self, from_seq: int, wait_s: float, at_most: int = 20) -> Reading:
         """Up to *at_most* chunks holding rows from *from_seq* on; waits up to *wait_s* for the first.
 
-        A chunk may begin before *from_seq*: the reader drops what it has. ``missed`` names rows that are gone.
+        A chunk may begin before *from_seq*: the reader drops what it has. ``missed`` names rows that are
+        gone.
         """
         with self._changed:
             if not self._chunks or self._chunks[-1].last < from_seq:

@@ -21,8 +21,8 @@ class Sample:
     ``[start_ns, t_ns]`` is the window of every value in ``values`` (equal ends: a point). ``series`` holds
     buffers that the driver filled itself: ``(t_ns, value)`` each, where a value covers the time since its
     predecessor. ``histograms``: ``(upper bound, cumulative count)`` pairs, +Inf left out (it equals the
-    ``_count`` value). ``nulls`` maps a metric to why it has no value now. ``device``: the GPU's or MIG device's
-    UUID, ``host``, or the engine's address. ``labels``: e.g. ``pid`` and ``comm``.
+    ``_count`` value). ``nulls`` maps a metric to why it has no value now. ``device``: the GPU's or MIG
+    device's UUID, ``host``, or the engine's address. ``labels``: e.g. ``pid`` and ``comm``.
     """
 
     source: str
@@ -100,7 +100,9 @@ def from_json(line: dict[str, Any]) -> Row | None:
             source=str(line["source"]), device=str(line["device"]), t_ns=t_ns,
             start_ns=int(line.get("start_ns", t_ns)), values=dict(line["values"]),
             nulls=dict(line.get("nulls", {})), labels=dict(line.get("labels", {})),
-            series={k: [(int(t), float(v)) for t, v in points] for k, points in line.get("series", {}).items()},
+            series={
+                k: [(int(t), float(v)) for t, v in points] for k, points in line.get("series", {}).items()
+            },
             histograms={
                 k: [(float(b), float(n)) for b, n in pairs] for k, pairs in line.get("histograms", {}).items()
             },

@@ -1,8 +1,8 @@
 """Reading a samples file: rows as they were written, and the agent's clock turned into the collector's.
 
-Lines: ``header`` first; ``sample``, ``event`` and ``gap`` rows; ``describe`` at each new epoch; ``clock`` when the
-offset was learnt or changed; ``link`` when the connection was cut or came back; ``end`` last. A file without
-``end`` was cut short; a torn line is passed over and counted.
+Lines: ``header`` first; ``sample``, ``event`` and ``gap`` rows; ``describe`` at each new epoch; ``clock``
+when the offset was learnt or changed; ``link`` when the connection was cut or came back; ``end`` last. A file
+without ``end`` was cut short; a torn line is passed over and counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class ClockMap:
         return self._segments[max(0, bisect_right(self._begins, agent_ns) - 1)]
 
     def client_ns(self, agent_ns: int) -> int:
-        """The collector's instant: ``agent - offset``, the offset taken there (drift makes one more step exact)."""
+        """The collector's instant: ``agent - offset``, the offset taken there (drift makes one more step
+        exact)."""
         segment = self._segment(agent_ns)
         guess = agent_ns - segment.offset_at(agent_ns - segment.offset_ns)
         return round(agent_ns - segment.offset_at(guess))
@@ -92,5 +93,6 @@ class SamplesFile:
             self._clock[segment.from_ns] = segment  # the newest fit of a segment is the best one
 
     def clock(self) -> ClockMap:
-        """The clock map, complete after :meth:`rows` has run. Raises ``ValueError`` without any clock line."""
+        """The clock map, complete after :meth:`rows` has run. Raises ``ValueError`` without any clock
+        line."""
         return ClockMap(self._clock.values())

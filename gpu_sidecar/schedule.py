@@ -1,4 +1,5 @@
-"""An absolute timetable on the monotonic clock: late ticks are skipped and counted, never made up in a burst."""
+"""An absolute timetable on the monotonic clock: late ticks are skipped and counted, never made up in a
+burst."""
 
 from __future__ import annotations
 

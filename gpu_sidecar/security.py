@@ -95,8 +95,8 @@ def check_listen(option: str, address: Address, protection: Protection) -> None:
         return
     if not (protection.has_tls and protection.token):
         raise UsageError(
-            f"{option} {address.target} can be reached from other machines: it needs TLS (--tls-cert and --tls-key) "
-            "and a token (--token-file), both"
+            f"{option} {address.target} can be reached from other machines: it needs TLS "
+            "(--tls-cert and --tls-key) and a token (--token-file), both"
         )
 
 
@@ -123,7 +123,9 @@ def bind(server: Any, address: Address, protection: Protection) -> int:
                 [(_read(protection.key), _read(protection.cert))], client_ca, client_ca is not None
             )
             return int(server.add_secure_port(address.target, credentials))
-        mask = os.umask(0o177)  # the socket file is made by bind: nobody else may connect, from the first moment
+        mask = os.umask(
+            0o177
+        )  # the socket file is made by bind: nobody else may connect, from the first moment
         try:
             return int(server.add_insecure_port(address.target))
         finally:
@@ -172,4 +174,6 @@ class ClientSecurity:
             return grpc.insecure_channel(target.target, options)
         key = _read(self.key) if self.key else None
         cert = _read(self.cert) if self.cert else None
-        return grpc.secure_channel(target.target, grpc.ssl_channel_credentials(_read(self.ca), key, cert), options)
+        return grpc.secure_channel(
+            target.target, grpc.ssl_channel_credentials(_read(self.ca), key, cert), options
+        )

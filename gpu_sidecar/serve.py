@@ -22,7 +22,9 @@ from gpu_sidecar.spool import Spool, header
 
 def protection_of(options: argparse.Namespace) -> Protection:
     """TLS files and token from the command line. Raises :class:`UsageError`."""
-    return Protection(options.tls_cert, options.tls_key, options.tls_client_ca, read_token(options.token_file))
+    return Protection(
+        options.tls_cert, options.tls_key, options.tls_client_ca, read_token(options.token_file)
+    )
 
 
 def addresses(options: argparse.Namespace, protection: Protection) -> tuple[Address, Address | None]:
@@ -77,7 +79,9 @@ def _spool(options: argparse.Namespace, agent: Agent) -> Spool | None:
     """The rotating file, fed after the ring so that rows carry their numbers."""
     if options.spool is None:
         return None
-    first = header(agent.agent_id, agent.epoch, agent.describe(), agent.clock.mono_ns(), agent.clock.wall_ns())
+    first = header(
+        agent.agent_id, agent.epoch, agent.describe(), agent.clock.mono_ns(), agent.clock.wall_ns()
+    )
     spool = Spool(Path(options.spool), first, int(options.spool_mb * 2**20))
 
     def sink(rows: list[Sample | Event]) -> None:
@@ -93,4 +97,6 @@ def _say(options: argparse.Namespace, listen: Address, port: int, metrics: Metri
     if options.json:
         print(json.dumps({"listen": where, "metrics": page_at}), flush=True)
     else:
-        print(f"serving on {where}" + (f", metrics on http://{page_at}/metrics" if page_at else ""), flush=True)
+        print(
+            f"serving on {where}" + (f", metrics on http://{page_at}/metrics" if page_at else ""), flush=True
+        )

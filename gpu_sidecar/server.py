@@ -37,7 +37,9 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 class Service:
     """The handlers; ``clients`` counts open subscriptions."""
 
-    def __init__(self, agent: Agent, ring: Ring, max_clients: int, clock_identity: ClockIdentity | None = None) -> None:
+    def __init__(
+        self, agent: Agent, ring: Ring, max_clients: int, clock_identity: ClockIdentity | None = None
+    ) -> None:
         self._agent = agent
         self._ring = ring
         self._max_clients = max_clients
@@ -64,18 +66,24 @@ class Service:
         """The two middle timestamps of an exchange: the first line and the last of this handler."""
         received_ns = self._agent.clock.mono_ns()
         reply = pb.TimeSyncReply(
-            received_ns=received_ns, wall_ns=self._agent.clock.wall_ns(), clock=self._clock(), epoch=self._agent.epoch
+            received_ns=received_ns,
+            wall_ns=self._agent.clock.wall_ns(),
+            clock=self._clock(),
+            epoch=self._agent.epoch,
         )
         reply.sent_ns = self._agent.clock.mono_ns()
         return reply
 
     def subscribe(self, request: Any, context: Any) -> Iterator[bytes]:
-        """Batches of wire bytes: what the ring has, then what comes; an empty one each second without rows."""
+        """Batches of wire bytes: what the ring has, then what comes; an empty one each second without
+        rows."""
         with self._lock:
             full = self.clients >= self._max_clients
             self.clients += 0 if full else 1
         if full:
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._max_clients} clients are connected already")
+            context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self._max_clients} clients are connected already"
+            )
         try:
             yield from self._stream(request, context)
         finally:
@@ -84,7 +92,8 @@ class Service:
 
     def _stream(self, request: Any, context: Any) -> Iterator[bytes]:
         from_seq, restarted = self._begin(request)
-        # The first word says where the stream begins: a client cut off before its first row knows what to ask for.
+        # The first word says where the stream begins: a client cut off before its first row knows what to ask
+        # for.
         yield pb.Batch(next_seq=from_seq, epoch=self._agent.epoch, restarted=restarted).SerializeToString()
         told = 0  # origins announced on this stream
         while context.is_active() and not self._stopped.is_set():
@@ -94,7 +103,8 @@ class Service:
             yield wire
 
     def _begin(self, request: Any) -> tuple[int, bool]:
-        """A newcomer (epoch 0) starts now; one that knew another agent life gets all of this one from its start."""
+        """A newcomer (epoch 0) starts now; one that knew another agent life gets all of this one from its
+        start."""
         if not request.epoch:
             return self._ring.next_seq, False
         if not self._agent.is_own(request.epoch):

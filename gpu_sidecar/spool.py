@@ -9,7 +9,9 @@ from typing import Any, TextIO
 from gpu_sidecar.sample import FORMAT, VERSION, Row, to_json
 
 
-def header(agent_id: str, epoch: int, description: dict[str, Any], mono_ns: int, wall_ns: int) -> dict[str, Any]:
+def header(
+    agent_id: str, epoch: int, description: dict[str, Any], mono_ns: int, wall_ns: int
+) -> dict[str, Any]:
     """A file's first line: who, on which clock anchors, with which capability matrix."""
     return {
         "type": "header", "format": FORMAT, "version": VERSION, "agent": agent_id, "epoch": epoch,
@@ -28,7 +30,9 @@ class Spool:
     Every file begins with the header, so that each stands alone.
     """
 
-    def __init__(self, path: Path, first_line: dict[str, Any], max_bytes: int | None = None, keep: int = 4) -> None:
+    def __init__(
+        self, path: Path, first_line: dict[str, Any], max_bytes: int | None = None, keep: int = 4
+    ) -> None:
         """Raises ``OSError`` when the file cannot be made. *max_bytes* ``None``: one file, never rotated."""
         self._path = path
         self._first = dump(first_line) + "\n"

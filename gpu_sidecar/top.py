@@ -20,7 +20,8 @@ from gpu_sidecar.security import ClientSecurity, read_token
 CLEAR = "\x1b[2J\x1b[H"
 KEPT_EVENTS = 5
 STALE_NS = 3 * 10**9
-FIRST_SCREEN_S = 2.5
+FIRST_SCREEN_S = 1.5
+"""Longer than the slowest of the rows that matter here, which come each second."""
 
 GPU_COLUMNS: tuple[tuple[str, str, float, str], ...] = (
     ("gr_engine_active", "GR %", 100, ".0f"),
@@ -84,7 +85,9 @@ class Screen:
         return {
             "devices": {device: self.fresh(device) for device in sorted(self.values)},
             "nulls": {device: reasons for device, reasons in sorted(self.nulls.items()) if reasons},
-            "processes": [{"pid": int(pid), "comm": comm, **v} for (pid, comm), v in sorted(self.processes.items())],
+            "processes": [
+                {"pid": int(pid), "comm": comm, **v} for (pid, comm), v in sorted(self.processes.items())
+            ],
             "events": self.events,
         }
 
@@ -98,10 +101,14 @@ class Screen:
         for device in sorted(self.values):
             values = self.fresh(device)
             if any(name in values for name in ENGINE_NAMES):
-                told = "  ".join(f"{n.removeprefix('engine_')} {values[n]:g}" for n in ENGINE_NAMES if n in values)
+                told = "  ".join(
+                    f"{n.removeprefix('engine_')} {values[n]:g}" for n in ENGINE_NAMES if n in values
+                )
                 lines.append(f"engine {device}: {told}")
         for (pid, comm), values in sorted(self.processes.items()):
-            told = "  ".join(f"{name} {value / 2**20:.0f} MiB" for name, value in values.items() if "bytes" in name)
+            told = "  ".join(
+                f"{name} {value / 2**20:.0f} MiB" for name, value in values.items() if "bytes" in name
+            )
             lines.append(f"process {pid} {comm}: {told}")
         for device, reasons in sorted(self.nulls.items()):
             lines += [f"no {name} on {device[:13]}: {reason}" for name, reason in sorted(reasons.items())]
@@ -117,7 +124,9 @@ def top(options: argparse.Namespace) -> int:
     """Follow an agent until interrupted (``--once``: one screen). Raises :class:`UnreachableError`."""
     if options.interval <= 0:
         raise UsageError("--interval must be positive")
-    security = ClientSecurity(options.tls_ca, options.tls_cert, options.tls_key, read_token(options.token_file))
+    security = ClientSecurity(
+        options.tls_ca, options.tls_cert, options.tls_key, read_token(options.token_file)
+    )
     link = Link(options.agent, security)
     try:
         description = link.describe()

@@ -1,7 +1,7 @@
 """The collector process: subscribes to every agent and writes what comes, until SIGTERM.
 
-Rows stay on the agent's clock, as raw as they came; ``clock`` lines carry what is known of the offset, so that
-every figure can be computed later from the file alone.
+Rows stay on the agent's clock, as raw as they came; ``clock`` lines carry what is known of the offset, so
+that every figure can be computed later from the file alone.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ class SamplesWriter:
 class Collector:
     """One agent: a thread that follows its rows, and one that follows its clock."""
 
-    def __init__(self, out_dir: Path, address: str, security: ClientSecurity, *, force_exchange: bool = False) -> None:
+    def __init__(
+        self, out_dir: Path, address: str, security: ClientSecurity, *, force_exchange: bool = False
+    ) -> None:
         """Raises ``OSError`` or :class:`SidecarError`."""
         self._writer = SamplesWriter(samples_path(out_dir, address), address)
         self._clock_link = Link(address, security)
@@ -175,12 +177,16 @@ class Collector:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="loadgen.collect", description="Write agents' samples beside a run's records.")
+    parser = argparse.ArgumentParser(
+        prog="loadgen.collect", description="Write agents' samples beside a run's records."
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--agent", action="append", required=True, metavar="HOST:PORT")
     parser.add_argument("--token-file")
     parser.add_argument("--tls-ca")
-    parser.add_argument("--force-exchange", action="store_true", help="compare clocks even where they are one")
+    parser.add_argument(
+        "--force-exchange", action="store_true", help="compare clocks even where they are one"
+    )
     return parser
 
 
@@ -193,7 +199,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         security = ClientSecurity(ca=options.tls_ca, token=read_token(options.token_file))
         collectors = [
-            Collector(options.out, agent, security, force_exchange=options.force_exchange) for agent in options.agent
+            Collector(options.out, agent, security, force_exchange=options.force_exchange)
+            for agent in options.agent
         ]
     except (SidecarError, OSError) as error:
         print(f"collect: {error}", file=sys.stderr)

@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of recordings and traces beside the repository (or LOADGEN_SHARED); skips where there is none."""
+    """The folder of recordings and traces beside the repository (or LOADGEN_SHARED); skips where there is
+    none."""
     named = os.environ.get("LOADGEN_SHARED")
     folder = Path(named) if named else ROOT.parent / "shared"
     if not folder.is_dir():

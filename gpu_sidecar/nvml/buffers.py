@@ -1,8 +1,9 @@
 """The driver's own sample buffers: full windows, no polling, seen once each.
 
-``nvmlDeviceGetSamples`` keeps 71 utilisation samples of 200 ms (unbiased, unlike GetUtilizationRates, which sees
-only the last ~100 ms of each 200 ms) and 120 power samples ~20 ms apart. Its stamps are microseconds on the
-wall clock (measured); a driver that stamps with the monotonic or boot clock is recognised once, at the first read.
+``nvmlDeviceGetSamples`` keeps 71 utilisation samples of 200 ms (unbiased, unlike GetUtilizationRates, which
+sees only the last ~100 ms of each 200 ms) and 120 power samples ~20 ms apart. Its stamps are microseconds on
+the wall clock (measured); a driver that stamps with the monotonic or boot clock is recognised once, at the
+first read.
 """
 
 from __future__ import annotations

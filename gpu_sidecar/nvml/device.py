@@ -103,7 +103,11 @@ class Device:
             for field in self._fields
         }
         calls |= {buffer.spec.name: buffer.read for buffer in self._buffers}
-        calls |= {"gpm": self._gpm.poll_now, "gpm_graphics": self._graphics.poll_now, "processes": self._running}
+        calls |= {
+            "gpm": self._gpm.poll_now,
+            "gpm_graphics": self._graphics.poll_now,
+            "processes": self._running,
+        }
         return calls[name]
 
     def read(self, tier: str) -> list[Sample | Event]:

@@ -1,8 +1,8 @@
 """What to do with each NVML error: one table, one state per field.
 
 Codes are NVML's own (nvml.h). A field that the device does not know is off for the epoch; one that fails
-without saying why is left alone for ten seconds after five failures in a row; a lost device or driver ends the
-epoch. Whatever happens, the value becomes a null with a reason, never a 0.
+without saying why is left alone for ten seconds after five failures in a row; a lost device or driver ends
+the epoch. Whatever happens, the value becomes a null with a reason, never a 0.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A scripted stand-in for the pynvml module: recorded answers, a latched GPM, and faults on a timetable.
 
-It is shipped, not patched in: ``gpu-sidecar record --sampler fake`` runs the whole agent on it. Constants come
-from the real binding (which needs no driver to be imported). Times are nanoseconds since :meth:`FakeNvml.start`
-on the given clock.
+It is shipped, not patched in: ``gpu-sidecar record --sampler fake`` runs the whole agent on it. Constants
+come from the real binding (which needs no driver to be imported). Times are nanoseconds since
+:meth:`FakeNvml.start` on the given clock.
 """
 
 from __future__ import annotations
@@ -10,100 +10,21 @@ from __future__ import annotations
 import math
 import threading
 from bisect import bisect_right
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 
+from gpu_sidecar.nvml.fake_device import (
+    DEFAULT_ANSWERS,
+    DEFAULT_FIELDS,
+    FOREVER_NS,
+    IDLE_LATCH,
+    LATCH_NS,
+    FakeDevice,
+    Fault,
+)
 from gpu_sidecar.timebase import Clock, SystemClock
-
-LATCH_NS = 100_000_000
-FOREVER_NS = 2**62
-
-Trace = list[dict[int, float]]
-"""One dict a latch: GPM metric id -> percent (or MiB/s for PCIe and NVLink)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Between ``from_ns`` and ``to_ns``, calls whose name contains ``call`` fail with ``code`` (or hang).
-
-    ``call`` "" is every call except nvmlShutdown; ``field_id`` narrows nvmlDeviceGetFieldValues to one field;
-    ``device`` (an index) narrows to one GPU.
-    """
-
-    call: str
-    code: int
-    from_ns: int = 0
-    to_ns: int = FOREVER_NS
-    hang: bool = False
-    field_id: int | None = None
-    device: int | None = None
-
-
-@dataclass(slots=True)
-class FakeDevice:
-    """One GPU: recorded answers by call, and what its GPM counters latch."""
-
-    uuid: str = "GPU-fa4e0000-0000-0000-0000-000000000000"
-    name: str = "NVIDIA H200"
-    answers: dict[str, Any] = field(default_factory=dict)
-    fields: dict[int, tuple[int, float]] = field(default_factory=dict)  # id -> (valueType, value)
-    latches: Trace = field(default_factory=list)
-    latched_at_ns: list[int] | None = None  # since the start; None: every 100 ms
-    processes: list[tuple[int, int | None]] = field(default_factory=list)
-    mig: list[tuple[str, int]] = field(default_factory=list)  # (uuid, GPU instance)
-
-
-DEFAULT_ANSWERS: dict[str, Any] = {
-    "UtilizationRates": (0, 0), "MemoryInfo_v2": (150754820096, 644939776, 150109880320, 0),
-    "PowerUsage": 79735, "EnforcedPowerLimit": 700000, "TotalEnergy": 2815940, "Temperature": 39,
-    "ClockInfo_SM": 345, "ClockInfo_MEM": 3201, "MaxClockInfo_SM": 1980, "ClocksEventReasons": 1,
-    "PcieReplayCounter": 3, "MigMode": (0, 0), "GpmSupport": 1,
-}  # fmt: skip
-DEFAULT_FIELDS: dict[int, tuple[int, float]] = {
-    4: (3, 0), 74: (3, 0), 75: (3, 0), 82: (1, 40), 145: (1, 0), 186: (1, 79642), 230: (1, 0),
-}  # fmt: skip
-IDLE_LATCH: dict[int, float] = dict.fromkeys((1, 2, 3, 4, 5, 10, 11, 12, 13, 20, 21), 0.0)
-
-
-def device_from_capability(capability: dict[str, Any]) -> FakeDevice:
-    """A device that answers as the recorded capability matrix says, errors included.
-
-    *capability*: ``{"calls_…": {call: {ok, val | err}}, "field_values": {name: [id, value | ["ERR", code], us]}}``.
-    A recorded error becomes ``("error", code)`` in the answers, a 0.0 double keeps its double type.
-    """
-    device = FakeDevice(answers=dict(DEFAULT_ANSWERS))
-    names = {
-        "PowerUsage_mW": "PowerUsage",
-        "EnforcedPowerLimit_mW": "EnforcedPowerLimit",
-        "TotalEnergy_mJ": "TotalEnergy",
-    }
-    for name, call in capability["calls_no_context"].items():
-        key = names.get(name, name)
-        if not call["ok"]:
-            code = next((c for c, n in _CLASS_NAMES.items() if n == call["err"]), 999)
-            device.answers[key] = ("error", code)
-        elif key == "MemoryInfo_v2":
-            device.answers[key] = tuple(call["val"][part] for part in ("total", "reserved", "free", "used"))
-        elif key == "ClocksEventReasons":
-            device.answers[key] = int(call["val"], 16)
-        elif key in DEFAULT_ANSWERS:
-            device.answers[key] = tuple(call["val"]) if isinstance(call["val"], list) else call["val"]
-    for ident, value, *_ in capability["field_values"].values():
-        if isinstance(value, list):
-            device.fields[ident] = (-value[1], 0)
-        else:
-            device.fields[ident] = (0, value) if isinstance(value, float) else (1, value)
-    return device
-
-
-_CLASS_NAMES = {
-    code: "NVMLError_" + "".join(part.capitalize() for part in name.removeprefix("NVML_ERROR_").split("_"))
-    for name, code in vars(pynvml).items()
-    if name.startswith("NVML_ERROR_")
-}
 
 
 class FakeNvml:
@@ -204,12 +125,12 @@ class FakeNvml:
         """The GPU's or the MIG device's."""
         self._check("nvmlDeviceGetUUID", handle.index)
         device = self.devices[handle.index]
-        return device.uuid if handle.mig is None else device.mig[handle.mig][0]
+        return device.uuid if handle.mig is None else str(device.mig[handle.mig][0])
 
     def nvmlDeviceGetName(self, handle: SimpleNamespace) -> str:
         """The product name."""
         self._check("nvmlDeviceGetName", handle.index)
-        return self.devices[handle.index].name
+        return str(self.devices[handle.index].name)
 
     def nvmlDeviceGetPciInfo(self, handle: SimpleNamespace) -> SimpleNamespace:
         """Only the bus id."""
@@ -326,7 +247,7 @@ class FakeNvml:
     def nvmlDeviceGetGpuInstanceId(self, handle: SimpleNamespace) -> int:
         """The GPU instance of a MIG handle."""
         self._check("nvmlDeviceGetGpuInstanceId", handle.index)
-        return self.devices[handle.index].mig[handle.mig][1]
+        return int(self.devices[handle.index].mig[handle.mig][1])
 
     # ---- GPM: counters latched every 100 ms ----
     class c_nvmlGpmMetricsGet_t:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_sidecar.errors import UsageError
-from gpu_sidecar.nvml.fake import FOREVER_NS, FakeDevice, FakeNvml, Fault, device_from_capability
+from gpu_sidecar.nvml.fake import FakeNvml
+from gpu_sidecar.nvml.fake_device import FOREVER_NS, FakeDevice, Fault, device_from_capability
 
 
 def load_script(path: str) -> FakeNvml:

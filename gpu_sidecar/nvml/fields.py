@@ -1,8 +1,8 @@
 """Every plain NVML field: its tier, its call, and the conversion to our names and base units.
 
 Costs (median on an H200) decide the tier: utilisation, clocks, temperature and memory take 1-9 us and go into
-the fast tick; energy takes 3 ms (p99 20 ms) and never does. PCIe throughput calls block 20 ms and the PCIe byte
-counters wrap every 72 ms at full rate: neither is used, GPM has both directions.
+the fast tick; energy takes 3 ms (p99 20 ms) and never does. PCIe throughput calls block 20 ms and the PCIe
+byte counters wrap every 72 ms at full rate: neither is used, GPM has both directions.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """GPM counters read by following the hardware's own latch.
 
-The GPU latches its performance counters every 100 ms. Two samples inside one latch compare **successfully** and
-give SM, tensor and PCIe activity of exactly 0.0; only DRAM_BW_UTIL tells, by being NaN. So the reader keeps its
-reference sample until DRAM is a number again: every result is then the true mean over ``[t_ref, t_now]``,
-whatever the polling interval (measured on an H200: SM 96.3-96.7 % at polls of 20-250 ms, where fixed 20 ms
-differences averaged 19.3 %).
+The GPU latches its performance counters every 100 ms. Two samples inside one latch compare **successfully**
+and give SM, tensor and PCIe activity of exactly 0.0; only DRAM_BW_UTIL tells, by being NaN. So the reader
+keeps its reference sample until DRAM is a number again: every result is then the true mean over ``[t_ref,
+t_now]``, whatever the polling interval (measured on an H200: SM 96.3-96.7 % at polls of 20-250 ms, where
+fixed 20 ms differences averaged 19.3 %).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from gpu_sidecar.nvml.errors import ACTIONS, NAMES, Action
 
 LATCH_NS = 100_000_000
 GPM_INTERVAL_NS = 50_000_000
-"""Polling faster than twice a latch finds nothing more; slower than one takes several latches as one window."""
+"""Polling faster than twice a latch finds nothing more; slower than one takes several latches as one
+window."""
 STALLED_AFTER_NS = 1_000_000_000
 WITHOUT_MARKER_NS = 1_000_000_000
 """Without DRAM activity no latch can be told from none: windows of ten latches keep the error under 10 %."""
@@ -70,7 +71,8 @@ class LatchFollower:
         clock: Callable[[], int],
         interval_ns: int = 0,
     ) -> None:
-        """*take* fills the given sample buffer from the device; it is not called more often than *interval_ns*."""
+        """*take* fills the given sample buffer from the device; it is not called more often than
+        *interval_ns*."""
         self._interval_ns = interval_ns * 9 // 10  # a tick that comes a little early still counts
         self._polled_ns: int | None = None
         self._nvml = nvml
@@ -150,7 +152,8 @@ class LatchFollower:
         return latch
 
     def _refuse(self, name: str, code: int, latch: Latch) -> None:
-        """A metric this device does not have is null once and then in ``refused``; a failing one is null each time."""
+        """A metric this device does not have is null once and then in ``refused``; a failing one is null each
+        time."""
         reason = NAMES.get(code, f"NVML_ERROR_{code}")
         if ACTIONS.get(code) is Action.OFF:
             if name in self.refused:

@@ -40,7 +40,11 @@ def cost_of(nvml: Any, call: Callable[[], Any], calls: int = CALLS) -> dict[str,
         spent += ended - begun
         if spent > BUDGET_NS:
             break
-    return {"median_us": round(quantile(took, 0.5), 1), "p99_us": round(quantile(took, 0.99), 1), "calls": len(took)}
+    return {
+        "median_us": round(quantile(took, 0.5), 1),
+        "p99_us": round(quantile(took, 0.99), 1),
+        "calls": len(took),
+    }
 
 
 def probe_device(nvml: Any, device: Device, calls: int = CALLS) -> dict[str, Any]:

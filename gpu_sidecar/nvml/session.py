@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gpu_sidecar.errors import SidecarError
@@ -19,7 +20,8 @@ XID_CLASS: dict[int, str] = dict.fromkeys((13, 31, 43, 45), "app") | dict.fromke
 
 
 def load_nvml() -> Any:
-    """The binding, checked. Raises :class:`SidecarError` where it is absent or another package of that name."""
+    """The binding, checked. Raises :class:`SidecarError` where it is absent or another package of that
+    name."""
     try:
         import pynvml
     except ImportError as error:
@@ -97,12 +99,13 @@ class Session:
 
     def _static(self, handle: Any) -> dict[str, Any]:
         """What does not change while the epoch lasts; what the device does not say is left out."""
-        calls = {
-            "pci_bus_id": lambda: text(self._nvml.nvmlDeviceGetPciInfo(handle).busId),
-            "fb_total_bytes": lambda: int(self._nvml.nvmlDeviceGetMemoryInfo(handle, version=self._nvml.nvmlMemory_v2).total),
-            "max_sm_clock_hz": lambda: int(self._nvml.nvmlDeviceGetMaxClockInfo(handle, self._nvml.NVML_CLOCK_SM)) * 10**6,
-            "power_limit_w": lambda: self._nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
-            "mig": lambda: bool(self._nvml.nvmlDeviceGetMigMode(handle)[0]),
+        nvml = self._nvml
+        calls: dict[str, Callable[[], Any]] = {
+            "pci_bus_id": lambda: text(nvml.nvmlDeviceGetPciInfo(handle).busId),
+            "fb_total_bytes": lambda: int(nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2).total),
+            "max_sm_clock_hz": lambda: 10**6 * int(nvml.nvmlDeviceGetMaxClockInfo(handle, 1)),
+            "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3,
+            "mig": lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0]),
         }  # fmt: skip
         known: dict[str, Any] = {}
         for name, call in calls.items():
@@ -152,7 +155,8 @@ class Session:
         }
 
     def _register_events(self) -> None:
-        """Xid, double-bit ECC and recovery events; not clock events (33 a second under load) nor single-bit."""
+        """Xid, double-bit ECC and recovery events; not clock events (33 a second under load) nor
+        single-bit."""
         wanted = 0
         for name in (
             "nvmlEventTypeXidCriticalError", "nvmlEventTypeDoubleBitEccError",

@@ -1,7 +1,7 @@
 """Sampling that outlives the driver: tiers in their time, and a new epoch after every loss.
 
-The supervisor is a plain object stepped by its caller, so that an hour of faults is a millisecond of test; the
-worker process steps it from two threads, one for the fast tick and one for everything slow.
+The supervisor is a plain object stepped by its caller, so that an hour of faults is a millisecond of test;
+the worker process steps it from two threads, one for the fast tick and one for everything slow.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Supervisor:
         return self._session
 
     def step(self, lane: str, tiers: Iterable[str]) -> None:
-        """Read *tiers* on *lane* (``fast`` or ``slow``) and emit their rows; never raises for a lost driver."""
+        """Read *tiers* on *lane* (``fast`` or ``slow``) and emit their rows; never raises for a lost
+        driver."""
         with self._busy[lane]:
             session = self._session
             if session is not None:
@@ -123,7 +124,8 @@ class Supervisor:
         self._emit(rows)
 
     def wait_event(self, timeout_ms: int) -> bool:
-        """Await one error event and emit it; ``False`` at once where none can come (the caller then sleeps)."""
+        """Await one error event and emit it; ``False`` at once where none can come (the caller then
+        sleeps)."""
         with self._busy["events"]:
             session = self._session
             if session is None or not session.has_events:

@@ -1,8 +1,8 @@
 """The child process that talks to the driver, so that a hung driver call hangs only this.
 
-``python -m gpu_sidecar.nvml.worker`` writes one JSON object a line to stdout: ``{"rows": [...]}`` as they come and
-``{"heartbeat": {...}}`` twice a second, from a thread that never calls the driver. It ends when its stdin closes,
-that is with its parent.
+``python -m gpu_sidecar.nvml.worker`` writes one JSON object a line to stdout: ``{"rows": [...]}`` as they
+come and ``{"heartbeat": {...}}`` twice a second, from a thread that never calls the driver. It ends when its
+stdin closes, that is with its parent.
 """
 
 from __future__ import annotations

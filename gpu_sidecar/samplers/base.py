@@ -73,7 +73,8 @@ class PolledSampler:
                 emit(rows)
 
     def once(self) -> list[Sample | Event]:
-        """One poll: its rows, with ``scrape_seconds``, or the event that the source went down or came back."""
+        """One poll: its rows, with ``scrape_seconds``, or the event that the source went down or came
+        back."""
         begun_ns = self._clock.mono_ns()
         self.polls += 1
         try:

@@ -1,7 +1,8 @@
 """GPUs without GPM, or machines where dcgm-exporter already runs: its /metrics, and its true interval.
 
 dcgm-exporter answers every scrape with its last collection, 30 s old by default. The interval at which values
-really change is measured and labels every row: what is read more often than it is renewed is one value, not many.
+really change is measured and labels every row: what is read more often than it is renewed is one value, not
+many.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ GRAIN = 9
 
 
 class DcgmPoller:
-    """Polls dcgm-exporter; emits a row only when a device's values changed, with the window since the last one."""
+    """Polls dcgm-exporter; emits a row only when a device's values changed, with the window since the last
+    one."""
 
     def __init__(self, url: str, clock: Clock | None = None, get: Callable[[str], str] = fetch) -> None:
         self._url = url
@@ -34,7 +36,8 @@ class DcgmPoller:
         self._xid: dict[str, float] = {}
 
     def poll(self) -> list[Sample | Event]:
-        """Rows of the devices whose values changed. Raises :class:`SourceError` where no DCGM metric is served."""
+        """Rows of the devices whose values changed. Raises :class:`SourceError` where no DCGM metric is
+        served."""
         text = self._get(self._url)
         now_ns = self._clock.mono_ns()
         devices: dict[str, dict[str, float]] = {}
@@ -65,7 +68,8 @@ class DcgmPoller:
         return [Sample("dcgm", device, now_ns, before[0], values, labels={"interval_s": f"{interval_s:.0f}"})]
 
     def _xid_event(self, device: str, value: float, now_ns: int) -> list[Event]:
-        """The gauge holds the last Xid; a change is an event (a repetition of the same one cannot be seen)."""
+        """The gauge holds the last Xid; a change is an event (a repetition of the same one cannot be
+        seen)."""
         before, self._xid[device] = self._xid.get(device), value
         if before is None or value in (before, 0.0):
             return []

@@ -1,8 +1,8 @@
 """The inference server's own /metrics in one vocabulary, whichever engine it is.
 
-Each engine is a table of its names; the engine is recognised by the first page that carries one of its prefixes.
-Several series of one name (data-parallel ranks, models) are added; usages are averaged. What an engine does not
-report is absent, never 0.
+Each engine is a table of its names; the engine is recognised by the first page that carries one of its
+prefixes. Several series of one name (data-parallel ranks, models) are added; usages are averaged. What an
+engine does not report is absent, never 0.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class EnginePoller:
         self._url = url
         self._clock = clock or SystemClock()
         self._get = get
-        self.device = url.split("//")[-1].split("/")[0]
+        self.device = url.rsplit("//", maxsplit=1)[-1].split("/", maxsplit=1)[0]
         self.dialects: list[str] = []
 
     def poll(self) -> list[Sample | Event]:

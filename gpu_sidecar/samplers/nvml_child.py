@@ -119,7 +119,7 @@ class NvmlSampler:
             self._stalled = False
             self._say("agent_recovered", {})
         if hung_ns > limit_ns and process is not None and process.poll() is None:
-            process.kill()  # without effect on a process in uninterruptible sleep: tried again at the next look
+            process.kill()  # in vain on a process in uninterruptible sleep: tried again at the next look
             self.heartbeat = {}
 
     def _say(self, name: str, data: dict[str, Any]) -> None:

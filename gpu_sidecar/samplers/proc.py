@@ -85,11 +85,14 @@ def _files(folder: Path) -> dict[str, float]:
 def cgroup_values(folder: Path) -> dict[str, float]:
     """Limits and throttling of a cgroup v2 folder; what is unlimited or unknown is left out."""
     values: dict[str, float] = {}
-    for file, metric in (("memory.current", "cgroup_memory_bytes"), ("memory.max", "cgroup_memory_limit_bytes")):
+    for file, metric in (
+        ("memory.current", "cgroup_memory_bytes"),
+        ("memory.max", "cgroup_memory_limit_bytes"),
+    ):
         text = (read_text(folder / file) or "").strip()
         if text.isdigit():
             values[metric] = float(text)
-    if (text := read_text(folder / "cpu.max")) and (cores := parse_cpu_max(text)) is not None:
+    if (limit := read_text(folder / "cpu.max")) and (cores := parse_cpu_max(limit)) is not None:
         values["cgroup_cpu_limit_cores"] = cores
     stat = parse_key_values(read_text(folder / "cpu.stat") or "")
     if "throttled_usec" in stat:

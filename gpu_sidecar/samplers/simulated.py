@@ -1,8 +1,9 @@
 """The telemetry of a simulated engine: ``GET /telemetry``, under the same names as a real GPU's.
 
 The answer is ``{"devices": [{"device": "SIM-0", "start_ns": …, "t_ns": …, "values": {metric: number},
-"nulls": {metric: reason}}]}`` with instants on the simulator's CLOCK_MONOTONIC, which is this machine's; without
-instants the poll's own is taken. A name outside the vocabulary is a null of that row's, not a new metric.
+"nulls": {metric: reason}}]}`` with instants on the simulator's CLOCK_MONOTONIC, which is this machine's;
+without instants the poll's own is taken. A name outside the vocabulary is a null of that row's, not a new
+metric.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """torch's caching allocator, seen from inside the server's process.
 
-NVML sees what the allocator *reserved* (two 8 MiB tensors share a 20 MiB segment: +25 %); what is *allocated* only
-the process knows. A server imports this module, which needs nothing of ours and torch only when called::
+NVML sees what the allocator *reserved* (two 8 MiB tensors share a 20 MiB segment: +25 %); what is *allocated*
+only the process knows. A server imports this module, which needs nothing of ours and torch only when called::
 
     from gpu_sidecar.samplers import torch_allocator
     torch_allocator.publish("/run/server-torch.json")      # a daemon thread, one small file a second
@@ -89,18 +89,28 @@ class TorchPoller:
         self._last_ns = 0
 
     def poll(self) -> list[Sample | Event]:
-        """One sample a device, once per snapshot. Raises :class:`SourceError` for a file that is old or torn."""
+        """One sample a device, once per snapshot. Raises :class:`SourceError` for a file that is old or
+        torn."""
         try:
             shot = json.loads(self._path.read_text())
             t_ns, pid, devices = int(shot["t_ns"]), str(shot["pid"]), dict(shot["devices"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SourceError(f"{self._path.name}: {error}") from error
         if self._clock.mono_ns() - t_ns > STALE_NS:
-            raise SourceError(f"{self._path.name}: not written for {(self._clock.mono_ns() - t_ns) / 1e9:.0f} s")
+            raise SourceError(
+                f"{self._path.name}: not written for {(self._clock.mono_ns() - t_ns) / 1e9:.0f} s"
+            )
         if t_ns == self._last_ns:
             return []
         self._last_ns = t_ns
         return [
-            Sample("torch", f"cuda:{index}", t_ns, t_ns, {k: float(v) for k, v in values.items()}, labels={"pid": pid})
+            Sample(
+                "torch",
+                f"cuda:{index}",
+                t_ns,
+                t_ns,
+                {k: float(v) for k, v in values.items()},
+                labels={"pid": pid},
+            )
             for index, values in sorted(devices.items())
         ]

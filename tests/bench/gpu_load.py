@@ -1,8 +1,8 @@
 """Known loads on a real GPU, with their truth: ``python -m tests.bench.gpu_load PLAN.json OUT.json``.
 
-The plan is a list of ``{"name", "kind": idle|matmul|copy|h2d, "seconds", "on_ms", "off_ms"}`` (without on/off:
-steady). OUT gets, per phase, begin and end and each on-edge pair (CLOCK_MONOTONIC ns), iterations, busy seconds
-and the rate in TFLOP/s, TB/s or GB/s, all taken by the host around synchronised work.
+The plan is a list of ``{"name", "kind": idle|matmul|copy|h2d, "seconds", "on_ms", "off_ms"}`` (without
+on/off: steady). OUT gets, per phase, begin and end and each on-edge pair (CLOCK_MONOTONIC ns), iterations,
+busy seconds and the rate in TFLOP/s, TB/s or GB/s, all taken by the host around synchronised work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Work = tuple[Callable[[], None], float, str]
 
 
 def works(dry: bool) -> dict[str, Work]:
-    """``{kind: (one synchronised iteration, amount per iteration, unit)}``; *dry*: sleeps instead of a GPU."""
+    """``{kind: (one synchronised iteration, amount per iteration, unit)}``; *dry*: sleeps instead of a
+    GPU."""
     if dry:
         nap = (lambda: time.sleep(0.002), 1.0, "naps/s")
         return {"matmul": nap, "copy": nap, "h2d": nap}

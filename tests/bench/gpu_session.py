@@ -1,7 +1,7 @@
 """Everything that only a real GPU can show, in one run of under six minutes.
 
-``python -m tests.bench.gpu_session OUT_DIR`` from the repository's root, on a machine with an NVIDIA GPU, torch,
-and nvidia-ml-py, grpcio, protobuf and prometheus-client importable. It writes:
+``python -m tests.bench.gpu_session OUT_DIR`` from the repository's root, on a machine with an NVIDIA GPU,
+torch, and nvidia-ml-py, grpcio, protobuf and prometheus-client importable. It writes:
 
 - ``probe.json``: ``gpu-sidecar probe --json``: the capability matrix and each call's cost;
 - ``record.jsonl`` and ``truth.json``: known loads seen through the sampler, with the edges' instants;
@@ -42,7 +42,14 @@ PLAN: list[dict[str, Any]] = [
     {"name": "h2d", "kind": "h2d", "seconds": 4},
     {"name": "idle2", "kind": "idle", "seconds": 3},
 ]
-ACTIVITIES = ("gr_engine_active", "sm_active", "sm_occupancy", "tensor_active", "dram_active", "pcie_rx_bytes_per_s")
+ACTIVITIES = (
+    "gr_engine_active",
+    "sm_active",
+    "sm_occupancy",
+    "tensor_active",
+    "dram_active",
+    "pcie_rx_bytes_per_s",
+)
 
 
 class Session:
@@ -61,7 +68,7 @@ class Session:
         begun = time.monotonic()
         try:
             self.result[name] = do()
-        except Exception as error:  # noqa: BLE001 - every step must get its chance
+        except Exception as error:
             self.result[name] = {"error": f"{type(error).__name__}: {error}"}
             print(f"{name}: {error}", file=sys.stderr)
         print(f"{name}: {time.monotonic() - begun:.1f} s", flush=True)
@@ -79,7 +86,12 @@ class Session:
         dry = ["--dry-run"] if self.dry else []
         command = [sys.executable, "-m", "tests.bench.gpu_load", str(plan_path), str(out_path)]
         process = subprocess.Popen(
-            [*command, *flags, *dry], cwd=ROOT, env=ENV, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*command, *flags, *dry],
+            cwd=ROOT,
+            env=ENV,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         assert process.stdout is not None
         if process.stdout.readline().strip() != "ready":
@@ -90,7 +102,14 @@ class Session:
     def probe(self) -> Any:
         """The capability matrix and the costs."""
         fake = ["--fake", "-"] if self.dry else []
-        done = subprocess.run(self.agent("probe", "--json", *fake), cwd=ROOT, env=ENV, capture_output=True, text=True)
+        done = subprocess.run(
+            self.agent("probe", "--json", *fake),
+            cwd=ROOT,
+            env=ENV,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             raise RuntimeError(done.stderr.strip())
         (self.out / "probe.json").write_text(done.stdout)
@@ -101,7 +120,11 @@ class Session:
                 {
                     "name": device["name"],
                     "off": {n: f["status"] for n, f in device["fields"].items() if f["status"] != "on"},
-                    "us": {n: [f["median_us"], f["p99_us"]] for n, f in device["fields"].items() if "median_us" in f},
+                    "us": {
+                        n: [f["median_us"], f["p99_us"]]
+                        for n, f in device["fields"].items()
+                        if "median_us" in f
+                    },
                 }
                 for device in probed["devices"]
             ],
@@ -116,7 +139,8 @@ class Session:
         seconds = str(sum(phase["seconds"] for phase in PLAN) * self.scale + 6)
         recorder = subprocess.Popen(
             self.agent("record", "--sampler", self.sampler, "--sampler", "proc", "--pid", str(load.pid),
-                       "--out", str(path), "--seconds", seconds), cwd=ROOT, env=ENV, stdout=subprocess.DEVNULL,
+                       "--out", str(path), "--seconds", seconds),
+            cwd=ROOT, env=ENV, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         time.sleep(3)
         truths = []
@@ -148,13 +172,16 @@ class Session:
             seen["windows"] = int(windows) if name == "sm_active" else seen.get("windows")
         for name in ("power_w", "gpu_util_ratio"):
             points = [
-                v for row in rows if row.get("type") == "sample" for t, v in row.get("series", {}).get(name, [])
+                v
+                for row in rows if row.get("type") == "sample"
+                for t, v in row.get("series", {}).get(name, [])
                 if begin_ns < t <= end_ns
             ]  # fmt: skip
             seen[f"{name}_series_mean"] = round(statistics.fmean(points), 4) if points else None
         energy = [
             (row["t_ns"], row["values"]["energy_j_total"]) for row in rows
-            if row.get("type") == "sample" and "energy_j_total" in row["values"] and begin_ns < row["t_ns"] <= end_ns
+            if row.get("type") == "sample" and "energy_j_total" in row["values"]
+            and begin_ns < row["t_ns"] <= end_ns
         ]  # fmt: skip
         if len(energy) > 1:
             (t0, e0), (t1, e1) = energy[0], energy[-1]
@@ -213,7 +240,15 @@ class Session:
 
     def _serve(self) -> subprocess.Popen[bytes]:
         command = self.agent(
-            "serve", "--sampler", self.sampler, "--sampler", "proc", "--listen", LISTEN, "--metrics-listen", METRICS
+            "serve",
+            "--sampler",
+            self.sampler,
+            "--sampler",
+            "proc",
+            "--listen",
+            LISTEN,
+            "--metrics-listen",
+            METRICS,
         )
         agent = subprocess.Popen(command, cwd=ROOT, env=ENV, stdout=subprocess.PIPE)
         assert agent.stdout is not None
@@ -291,7 +326,9 @@ def _cpu_s(pids: list[int]) -> float:
 
 def main() -> int:
     """Run the steps; 4 where no driver answers."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--scale", type=float, default=1.0, help="of every duration")

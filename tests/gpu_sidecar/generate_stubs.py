@@ -1,7 +1,8 @@
 """Makes gpu_sidecar's gRPC stubs from its .proto: ``python -m tests.gpu_sidecar.generate_stubs``.
 
-The generators pin the very runtime they came with, and refuse both older and much newer ones; the code below the
-pins uses only the descriptor pool and calls that protobuf 5.28 and grpcio 1.66 have. So the pins are cut out.
+The generators pin the very runtime they came with, and refuse both older and much newer ones; the code below
+the pins uses only the descriptor pool and calls that protobuf 5.28 and grpcio 1.66 have. So the pins are cut
+out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PROTO = "gpu_sidecar/sidecar.proto"
-STUBS = ("gpu_sidecar/sidecar_pb2.py", "gpu_sidecar/sidecar_pb2_grpc.py")
+STUBS = ("gpu_sidecar/sidecar_pb2.py", "gpu_sidecar/sidecar_pb2.pyi", "gpu_sidecar/sidecar_pb2_grpc.py")
 
 PINS = (
     r"# Protobuf Python Version: .*\n",
@@ -33,12 +34,14 @@ def without_pins(source: str) -> str:
 
 
 def generate() -> dict[str, str]:
-    """``{path: source}`` of both stubs. Raises ``ImportError`` or ``CalledProcessError`` without grpcio-tools."""
+    """``{path: source}`` of both stubs. Raises ``ImportError`` or ``CalledProcessError`` without
+    grpcio-tools."""
     import grpc_tools  # noqa: F401 - the subprocess needs it; fail here with a clear name
 
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--python_out={folder}"]
-        subprocess.run([*command, f"--grpc_python_out={folder}", PROTO], cwd=ROOT, check=True)
+        command += [f"--grpc_python_out={folder}", f"--pyi_out={folder}", PROTO]
+        subprocess.run(command, cwd=ROOT, check=True)
         return {stub: without_pins((Path(folder) / stub).read_text()) for stub in STUBS}
 
 

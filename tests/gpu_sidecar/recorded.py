@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpu_sidecar.nvml.fake import FakeDevice, FakeNvml, device_from_capability
+from gpu_sidecar.nvml.fake import FakeNvml
+from gpu_sidecar.nvml.fake_device import FakeDevice, device_from_capability
 from gpu_sidecar.timebase import VirtualClock
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -34,7 +35,8 @@ def square_rows() -> list[dict[str, Any]]:
 
 
 def square_wave() -> tuple[FakeNvml, VirtualClock, list[dict[str, Any]]]:
-    """The fake, its clock standing 1 ms before the first row, and the rows with ``at_ns`` since that instant."""
+    """The fake, its clock standing 1 ms before the first row, and the rows with ``at_ns`` since that
+    instant."""
     rows = square_rows()
     origin_ns = rows[0]["t_ns"] - 1_000_000
     for row in rows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import selectors
 import socket
+import sys
 import threading
 import time
 
@@ -16,10 +17,16 @@ class Relay:
     ``drop()`` closes every connection.
     """
 
-    def __init__(self, target: tuple[str, int], there_s: float = 0.0, back_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        target: tuple[str, int],
+        there_s: float = 0.0,
+        back_s: float = 0.0,
+        at: tuple[str, int] = ("127.0.0.1", 0),
+    ) -> None:
         self._target = target
         self._delays = (there_s, back_s)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(at)
         self.port = self._listener.getsockname()[1]
         self._held = threading.Event()
         self._stopped = threading.Event()
@@ -88,3 +95,10 @@ class Relay:
         finally:
             near.close()
             far.close()
+
+
+if __name__ == "__main__":
+    host, port, target_host, target_port, there_ms, back_ms = sys.argv[1:]
+    Relay((target_host, int(target_port)), float(there_ms) / 1e3, float(back_ms) / 1e3, (host, int(port)))
+    print("relaying", flush=True)
+    threading.Event().wait()

@@ -69,7 +69,11 @@ def test_probe_without_a_driver_is_4_in_one_line(capsys: pytest.CaptureFixture[s
     ],
 )
 def test_wrong_use_is_2_in_one_clear_line(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     listen = ["--listen", "127.0.0.1:0"] if arguments[0] == "serve" else []
@@ -113,7 +117,7 @@ def test_record_writes_a_header_rows_in_order_and_an_end(tmp_path: Path) -> None
     assert all(from_json(row) is not None for row in rows)
     assert {"nvml", "nvml.gpm", "proc", "agent"} <= {row.get("source") for row in rows}
     gpm = [row for row in rows if row.get("source") == "nvml.gpm"]
-    assert all(90_000_000 <= row["t_ns"] - row["start_ns"] for row in gpm), "never under a latch"
+    assert all(row["t_ns"] - row["start_ns"] >= 90_000_000 for row in gpm), "never under a latch"
     epoch = next(row for row in rows if row.get("event") == "epoch")
     assert epoch["data"]["matrix"]["devices"][0]["fields"]["gpm"] == "on"
 
@@ -130,7 +134,7 @@ def test_record_stops_cleanly_on_sigint(tmp_path: Path) -> None:
     assert json.loads(out.read_text().splitlines()[-1])["type"] == "end"
 
 
-@pytest.fixture()
+@pytest.fixture
 def agent(tmp_path: Path) -> Iterator[dict[str, Any]]:
     process = sidecar(
         "serve", "--sampler", "fake", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--json",
@@ -194,7 +198,7 @@ def screen_of(*rows: Any) -> str:
 def test_the_screen_shows_a_dash_for_what_is_not_known_and_why() -> None:
     text = screen_of(
         Sample("nvml", "GPU-0", 10**9, 10**9, {"power_w": 503.4}),
-        Sample("nvml.gpm", "GPU-0", 10**9, 9 * 10**8, {"sm_active": 0.966}, {"dram_active": "no new latch for 1.0 s"}),
+        Sample("nvml.gpm", "GPU-0", 10**9, 9 * 10**8, {"sm_active": 0.966}, {"dram_active": "no new latch"}),
         Sample("engine.vllm", "h:8000", 10**9, 10**9, {"engine_running": 3.0}),
     )  # fmt: skip
     assert "503" in text
@@ -208,5 +212,3 @@ def test_a_stale_value_leaves_the_screen() -> None:
     old = Sample("nvml", "GPU-0", 10**9, 10**9, {"power_w": 503.4})
     new = Sample("nvml", "GPU-0", 9 * 10**9, 9 * 10**9, {"temp_c": 40.0})
     assert "503" not in screen_of(old, new)
-
-

@@ -29,7 +29,9 @@ SECOND = 10**9
 class World:
     """A client's clock, an agent's at a known offset and drift, and a link of known delays."""
 
-    def __init__(self, offset_ns: int, drift: float, there_ns: int, back_ns: int, jitter_ns: int, seed: int) -> None:
+    def __init__(
+        self, offset_ns: int, drift: float, there_ns: int, back_ns: int, jitter_ns: int, seed: int
+    ) -> None:
         self.now_ns = 5 * SECOND
         self.offset_ns, self.drift = offset_ns, drift
         self._delays = (there_ns, back_ns)
@@ -161,7 +163,7 @@ class ShiftedClock(SystemClock):
         return super().mono_ns() + self._ns
 
 
-@pytest.fixture()
+@pytest.fixture
 def agent_ahead() -> Iterator[Server]:
     ring = Ring()
     agent = Agent([], clock=ShiftedClock(37 * MS), agent_id="ahead")
@@ -191,7 +193,9 @@ def test_a_planted_offset_is_found_within_the_bound_over_real_links(
     last = seen[-1]
     error_ns = abs(last.offset_at(time.monotonic_ns()) - 37 * MS)
     assert error_ns <= last.bound_at(time.monotonic_ns())
-    assert last.bound_ns >= (there_ms + back_ms) / 2 * MS, "half the round trip at least: the asymmetry is unknown"
+    assert last.bound_ns >= (there_ms + back_ms) / 2 * MS, (
+        "half the round trip at least: the asymmetry is unknown"
+    )
 
 
 def test_on_the_same_clock_no_exchange_is_made_unless_forced() -> None:

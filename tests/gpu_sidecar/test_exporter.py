@@ -16,7 +16,11 @@ from gpu_sidecar.sample import Event, Sample
 from gpu_sidecar.security import Address, Protection
 from gpu_sidecar.timebase import VirtualClock
 
-MATRIX = {"devices": [{"uuid": "GPU-0", "index": 0, "name": 'H"200\\', "pci_bus_id": "00000000:01:00.0", "fields": {}}]}
+MATRIX = {
+    "devices": [
+        {"uuid": "GPU-0", "index": 0, "name": 'H"200\\', "pci_bus_id": "00000000:01:00.0", "fields": {}}
+    ]
+}
 
 
 def filled(clock: VirtualClock) -> Latest:
@@ -24,7 +28,8 @@ def filled(clock: VirtualClock) -> Latest:
     now = clock.mono_ns()
     latest.sink([Event("epoch", "all", now, {"epoch": 1, "matrix": MATRIX})])
     latest.sink([Sample("nvml", "GPU-0", now, now, {
-        "fb_used_bytes": 3 * 2**20, "power_w": 503.25, "energy_j_total": 2.5, "sm_clock_hz": 1.98e9, "sm_active": 0.487,
+        "fb_used_bytes": 3 * 2**20, "power_w": 503.25, "energy_j_total": 2.5,
+        "sm_clock_hz": 1.98e9, "sm_active": 0.487,
     }, wall_ns=clock.wall_ns())])  # fmt: skip
     return latest
 
@@ -135,4 +140,6 @@ def test_the_package_has_the_stubs_of_its_proto() -> None:
     from tests.gpu_sidecar.generate_stubs import ROOT, generate
 
     for stub, source in generate().items():
-        assert (Path(ROOT) / stub).read_text() == source, f"{stub}: run python -m tests.gpu_sidecar.generate_stubs"
+        assert (Path(ROOT) / stub).read_text() == source, (
+            f"{stub}: run python -m tests.gpu_sidecar.generate_stubs"
+        )

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_sidecar.nvml.fake import FakeDevice, FakeNvml
+from gpu_sidecar.nvml.fake import FakeNvml
+from gpu_sidecar.nvml.fake_device import FakeDevice
 from gpu_sidecar.nvml.gpm import GPM_METRICS, GRAPHICS_METRICS, Latch, LatchFollower
 from gpu_sidecar.timebase import VirtualClock
 from tests.gpu_sidecar.recorded import expected, square_wave

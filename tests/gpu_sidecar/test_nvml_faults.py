@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from gpu_sidecar.errors import SidecarError
 from gpu_sidecar.nvml.device import NOT_VISIBLE
-from gpu_sidecar.nvml.fake import FakeDevice, FakeNvml, Fault
+from gpu_sidecar.nvml.fake import FakeNvml
+from gpu_sidecar.nvml.fake_device import FakeDevice, Fault
 from gpu_sidecar.nvml.fields import BUFFER, FAST, INTERVAL_S, MID, RARE, SLOW
 from gpu_sidecar.nvml.session import Session, checked
 from gpu_sidecar.nvml.supervisor import Supervisor
@@ -69,7 +71,7 @@ def test_the_driver_s_buffers_are_read_once_each_on_our_clock() -> None:
     points = [p for row in run.rows if isinstance(row, Sample) for p in row.series.get("power_w", [])]
     stamps = [t for t, _ in points]
     assert stamps == sorted(set(stamps)), "in order and without duplicates"
-    assert all(b - a == 20_000_000 for a, b in zip(stamps, stamps[1:], strict=False)), "and without a hole"
+    assert all(b - a == 20_000_000 for a, b in pairwise(stamps)), "and without a hole"
     assert abs(stamps[-1] - run.clock.mono_ns()) < 2 * SECOND_NS
 
 

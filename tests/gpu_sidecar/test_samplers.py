@@ -1,4 +1,5 @@
-"""Every sampler against captured or composed sources: what they say, in our words; what they do not say, absent."""
+"""Every sampler against captured or composed sources: what they say, in our words; what they do not say,
+absent."""
 
 from __future__ import annotations
 
@@ -154,17 +155,23 @@ def test_a_dialect_speaks_only_the_vocabulary(name: str) -> None:
 
 @given(
     labels=st.dictionaries(
-        st.from_regex(r"[a-z]{1,5}", fullmatch=True), st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp"]), max_size=9), max_size=3
+        st.from_regex(r"[a-z]{1,5}", fullmatch=True),
+        st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp"]), max_size=9),
+        max_size=3,
     ),
     value=st.floats(allow_nan=False),
 )
 def test_labels_survive_escaping(labels: dict[str, str], value: float) -> None:
-    inside = ",".join('{}="{}"'.format(k, v.replace("\\", r"\\").replace('"', r"\"")) for k, v in labels.items())
-    lines = parse(f"other{{a=\"x\"}} 1\nwanted{{{inside}}} {value!r} 1700000000\n", {"wanted"})
+    inside = ",".join(
+        '{}="{}"'.format(k, v.replace("\\", r"\\").replace('"', r"\"")) for k, v in labels.items()
+    )
+    lines = parse(f'other{{a="x"}} 1\nwanted{{{inside}}} {value!r} 1700000000\n', {"wanted"})
     assert [(line.labels, line.value) for line in lines] == [(labels, value)]
 
 
-@pytest.mark.parametrize("line", ["wanted", "wanted{", 'wanted{a="b} 1', "wanted x", 'wanted{a} 1', "wanted{} "])
+@pytest.mark.parametrize(
+    "line", ["wanted", "wanted{", 'wanted{a="b} 1', "wanted x", "wanted{a} 1", "wanted{} "]
+)
 def test_a_malformed_line_is_passed_over(line: str) -> None:
     assert parse(f"{line}\nwanted 2\n", {"wanted"})[-1].value == 2
 
@@ -202,7 +209,8 @@ def test_dcgm_rows_come_when_values_change_labelled_with_the_true_interval() -> 
 
 def telemetry(t_ns: int) -> str:
     entry = {"device": "SIM-0", "start_ns": t_ns - 10**8, "t_ns": t_ns,
-             "values": {"sm_active": 0.5, "power_w": None, "unheard_of": 1}, "nulls": {"dram_active": "not modelled"}}  # fmt: skip
+             "values": {"sm_active": 0.5, "power_w": None, "unheard_of": 1},
+             "nulls": {"dram_active": "not modelled"}}  # fmt: skip
     return json.dumps({"devices": [entry]})
 
 
@@ -218,7 +226,17 @@ def test_simulated_telemetry_comes_under_the_same_names_once_each() -> None:
     assert first.nulls == {"power_w": "the simulator has none", "dram_active": "not modelled"}
 
 
-@pytest.mark.parametrize("body", ["", "[]", "{}", '{"devices": 3}', '{"devices": [{}]}', '{"devices": [{"device": "x", "values": {"sm_active": "y"}}]}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"devices": 3}',
+        '{"devices": [{}]}',
+        '{"devices": [{"device": "x", "values": {"sm_active": "y"}}]}',
+    ],
+)
 def test_an_answer_that_is_no_telemetry_is_a_source_that_is_down(body: str) -> None:
     with pytest.raises(SourceError):
         SimulatedPoller("http://x", VirtualClock(), lambda url: body).poll()
@@ -254,7 +272,13 @@ def test_pages_are_fetched_and_failures_are_one_clear_line() -> None:
 
 
 def test_a_source_that_fails_is_said_once_and_so_is_its_return() -> None:
-    outcomes: list[Exception | list[Sample | Event]] = [[], SourceError("gone"), SourceError("gone"), OSError("gone"), []]
+    outcomes: list[Exception | list[Sample | Event]] = [
+        [],
+        SourceError("gone"),
+        SourceError("gone"),
+        OSError("gone"),
+        [],
+    ]
 
     def poll() -> list[Sample | Event]:
         outcome = outcomes.pop(0)
@@ -296,11 +320,19 @@ def test_a_process_name_with_brackets_and_spaces_is_parsed() -> None:
 
 
 def test_proc_and_cgroup_texts_are_parsed(tmp_path: Path) -> None:
-    assert parse_smaps_rollup("7f-7f ---p 0 00:00 0 [rollup]\nRss:  12 kB\nPss_Dirty: 3 kB\n") == {"Rss": 12288, "Pss_Dirty": 3072}
+    assert parse_smaps_rollup("7f-7f ---p 0 00:00 0 [rollup]\nRss:  12 kB\nPss_Dirty: 3 kB\n") == {
+        "Rss": 12288,
+        "Pss_Dirty": 3072,
+    }
     assert parse_cpu_max("max 100000\n") is None
     assert parse_cpu_max("150000 100000\n") == 1.5
     assert parse_key_values("a 1\nb x\n\nc 3") == {"a": 1, "c": 3}
-    for name, text in (("memory.max", "max"), ("memory.current", "4096"), ("cpu.max", "200000 100000"), ("cpu.stat", "nr_throttled 3\nthrottled_usec 1500000")):
+    for name, text in (
+        ("memory.max", "max"),
+        ("memory.current", "4096"),
+        ("cpu.max", "200000 100000"),
+        ("cpu.stat", "nr_throttled 3\nthrottled_usec 1500000"),
+    ):
         (tmp_path / name).write_text(text + "\n")
     assert cgroup_values(tmp_path) == {
         "cgroup_memory_bytes": 4096, "cgroup_cpu_limit_cores": 2.0, "cgroup_throttled_s_total": 1.5,
@@ -326,7 +358,9 @@ def test_torch_s_reserved_and_allocated_are_two_things(tmp_path: Path) -> None:
     write(str(path), FakeTorch)
     poller = TorchPoller(path)
     rows = poller.poll()
-    assert [(row.device, row.labels) for row in rows if isinstance(row, Sample)] == [("cuda:0", {"pid": str(os.getpid())})]
+    assert [(row.device, row.labels) for row in rows if isinstance(row, Sample)] == [
+        ("cuda:0", {"pid": str(os.getpid())})
+    ]
     assert poller.poll() == [], "a snapshot is one row, however often it is read"
     clock = VirtualClock(mono_ns=time.monotonic_ns() + 60 * 10**9)
     with pytest.raises(SourceError, match="not written for 60 s"):
@@ -340,7 +374,9 @@ def test_a_recording_is_played_again_in_its_own_time(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     spool = Spool(path, {"type": "header"})
     spool.write([Event("epoch", "all", 1000, {"matrix": {}})])
-    spool.write([Sample("nvml", "GPU-0", 1000 + k * 50_000_000, 1000, {"power_w": float(k)}) for k in range(4)])
+    spool.write(
+        [Sample("nvml", "GPU-0", 1000 + k * 50_000_000, 1000, {"power_w": float(k)}) for k in range(4)]
+    )
     spool.close()
     with path.open("a") as stream:
         stream.write('{"type": "sample", "torn')
@@ -365,10 +401,10 @@ def test_a_replay_of_nothing_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(SAMPLERS))
 def test_every_sampler_can_be_made_or_says_which_option_it_needs(name: str) -> None:
-    try:
-        sampler = SAMPLERS[name](SamplerOptions())
-    except UsageError as error:
-        assert "--" in str(error)
-    else:
-        assert sampler.name
-        assert isinstance(sampler.describe(), dict)
+    if name in ("engine", "simulated", "torch", "replay"):
+        with pytest.raises(UsageError, match=f"--sampler {name} needs --"):
+            SAMPLERS[name](SamplerOptions())
+        return
+    sampler = SAMPLERS[name](SamplerOptions())
+    assert sampler.name
+    assert isinstance(sampler.describe(), dict)

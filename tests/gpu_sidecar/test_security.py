@@ -40,7 +40,9 @@ def test_this_machine_alone_needs_nothing(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0.0.0.0:1", "[::]:1", "10.0.0.5:1", "gpu-host:1"])
 @pytest.mark.parametrize(
-    "protection", [Protection(), Protection("c", "k"), Protection(token=TOKEN)], ids=["nothing", "tls", "token"]
+    "protection",
+    [Protection(), Protection("c", "k"), Protection(token=TOKEN)],
+    ids=["nothing", "tls", "token"],
 )
 def test_any_other_address_needs_tls_and_a_token(text: str, protection: Protection) -> None:
     with pytest.raises(UsageError, match=r"TLS.*token"):
@@ -112,7 +114,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
          "-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"], cwd=folder, capture_output=True, check=False,
+         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
+        cwd=folder, capture_output=True, check=False,
     )  # fmt: skip
     if made.returncode:
         pytest.skip("no openssl command to make a certificate with")
@@ -161,7 +164,9 @@ def test_an_address_in_use_is_said_in_one_line() -> None:
 def names_called(path: Path) -> set[str]:
     tree = ast.parse(path.read_text())
     return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | {
-        node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
 
 

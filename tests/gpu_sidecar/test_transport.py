@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_sidecar import sidecar_pb2 as pb
 from gpu_sidecar.agent import Agent
 from gpu_sidecar.client import Link, Position, Subscriber
 from gpu_sidecar.codec import Decoder, Encoder
@@ -22,7 +23,6 @@ from gpu_sidecar.ring import Ring
 from gpu_sidecar.sample import Event, Gap, Row, Sample, from_json, to_json
 from gpu_sidecar.security import Address, Protection
 from gpu_sidecar.server import Server, Service
-from gpu_sidecar import sidecar_pb2 as pb
 from tests.gpu_sidecar.relay import Relay
 
 NAMES = [metric.name for metric in METRICS if metric.kind != "histogram"]
@@ -36,8 +36,12 @@ samples = st.builds(
     start_ns=st.just(0),
     values=st.dictionaries(st.sampled_from(NAMES), finite, max_size=5),
     nulls=st.dictionaries(st.sampled_from(NAMES), st.text(max_size=8), max_size=2),
-    series=st.dictionaries(st.sampled_from(NAMES), st.lists(st.tuples(instants, finite), max_size=3), max_size=2),
-    histograms=st.dictionaries(st.just("engine_ttft_s"), st.lists(st.tuples(finite, finite), max_size=3), max_size=1),
+    series=st.dictionaries(
+        st.sampled_from(NAMES), st.lists(st.tuples(instants, finite), max_size=3), max_size=2
+    ),
+    histograms=st.dictionaries(
+        st.just("engine_ttft_s"), st.lists(st.tuples(finite, finite), max_size=3), max_size=1
+    ),
     labels=st.dictionaries(st.sampled_from(["pid", "comm"]), st.text(max_size=5), max_size=2),
     wall_ns=instants,
     epoch=instants,
@@ -59,7 +63,9 @@ def test_a_row_survives_the_wire_unchanged(rows: list[Sample | Event]) -> None:
     assert [decoder.row(message) for message in batch.rows] == rows
 
 
-@given(st.one_of(samples, events, st.builds(Gap, instants, instants, instants, st.text(max_size=9), instants)))
+@given(
+    st.one_of(samples, events, st.builds(Gap, instants, instants, instants, st.text(max_size=9), instants))
+)
 def test_a_row_survives_its_line_unchanged(row: Row) -> None:
     assert from_json(to_json(row)) == row
 
@@ -104,7 +110,10 @@ def test_a_ring_of_ten_minutes_of_eight_gpus_is_small() -> None:
     ring = Ring()
     values = {metric.name: 0.123456789 + index for index, metric in enumerate(METRICS[:12])}
     for number in range(600):
-        rows = [Sample("nvml", f"GPU-{k % 8}", number * 10**8, number * 10**8, values, wall_ns=2**60, epoch=2**60) for k in range(24)]
+        rows = [
+            Sample("nvml", f"GPU-{k % 8}", number * 10**8, number * 10**8, values, wall_ns=2**60, epoch=2**60)
+            for k in range(24)
+        ]
         ring.append(rows)
         ring.flush()
     per_row = ring.bytes / (600 * 24)
@@ -114,7 +123,9 @@ def test_a_ring_of_ten_minutes_of_eight_gpus_is_small() -> None:
 class Host:
     """An agent without samplers whose rows the test makes, served on a real socket."""
 
-    def __init__(self, port: int = 0, ring: Ring | None = None, max_clients: int = 4, **protection: Any) -> None:
+    def __init__(
+        self, port: int = 0, ring: Ring | None = None, max_clients: int = 4, **protection: Any
+    ) -> None:
         self.agent = Agent([], agent_id="host")
         self.ring = ring or Ring()
         self.agent.sinks.append(self.ring.append)
@@ -176,7 +187,7 @@ def gaps(rows: list[Row]) -> list[Gap]:
     return [row for row in rows if isinstance(row, Gap)]
 
 
-@pytest.fixture()
+@pytest.fixture
 def host() -> Iterator[Host]:
     each = Host()
     yield each

@@ -36,7 +36,7 @@ def until(condition: Callable[[], bool], within_s: float = 20.0) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture()
+@pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., tuple[NvmlSampler, list[Any]]]]:
     running: list[NvmlSampler] = []
 
@@ -83,7 +83,11 @@ def test_a_hung_driver_call_is_said_and_the_child_is_replaced(
     until(lambda: names(rows).count("epoch") == 2)
     assert sampler.pid != first
     order = names(rows)
-    assert order.index("agent_stalled") < order.index("worker_exited") < len(order) - 1 - order[::-1].index("epoch")
+    assert (
+        order.index("agent_stalled")
+        < order.index("worker_exited")
+        < len(order) - 1 - order[::-1].index("epoch")
+    )
 
 
 def test_a_killed_child_is_started_again_under_a_new_epoch(
@@ -107,7 +111,9 @@ def test_a_killed_child_is_started_again_under_a_new_epoch(
 
 def test_the_child_ends_with_its_parent() -> None:
     child = subprocess.Popen(
-        [sys.executable, "-m", "gpu_sidecar.nvml.worker", "--fake", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "gpu_sidecar.nvml.worker", "--fake", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert child.stdout is not None
     assert child.stdin is not None
