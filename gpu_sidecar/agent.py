@@ -15,7 +15,7 @@ from typing import Any
 
 from gpu_sidecar.proc_files import process_cpu_s, pss_bytes
 from gpu_sidecar.sample import Event, Sample
-from gpu_sidecar.samplers.base import Sampler
+from gpu_sidecar.samplers.base import Observer, Sampler
 from gpu_sidecar.timebase import Clock, SystemClock
 
 Sink = Callable[[list[Sample | Event]], None]
@@ -39,7 +39,7 @@ class Agent:
         self.agent_id = agent_id or platform.node()
         self.epoch = self.clock.wall_ns()
         self._own_epochs = {self.epoch}
-        self.sinks: list[Sink] = []
+        self.sinks: list[Sink] = [each.observe for each in self.samplers if isinstance(each, Observer)]
         self._lock = threading.Lock()
         self._driver_epochs = 0
         self._stopped = threading.Event()

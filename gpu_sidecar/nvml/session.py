@@ -146,6 +146,17 @@ class Session:
                 raise DeviceLost(f"{device.uuid}: {error.reason}") from error
         return rows
 
+    def lost_answers(self) -> bool:
+        """Whether a device that was lost when the epoch began answers again: time for another epoch."""
+        for where in self.lost:
+            try:
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(int(where.removeprefix("index ")))
+                self._nvml.nvmlDeviceGetUtilizationRates(handle)
+            except (self._nvml.NVMLError, NvmlFault):
+                continue
+            return True
+        return False
+
     def matrix(self) -> dict[str, Any]:
         """Driver, devices and each device's field statuses: what Describe and the result file carry."""
         return {

@@ -7,10 +7,11 @@ the worker process steps it from two threads, one for the fast tick and one for 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from gpu_sidecar.nvml.errors import DeviceLost
+from gpu_sidecar.nvml.fields import RARE
 from gpu_sidecar.nvml.gpm import GPM_INTERVAL_NS
 from gpu_sidecar.nvml.session import Session
 from gpu_sidecar.sample import Event, Sample
@@ -50,7 +51,7 @@ class Supervisor:
         """The current epoch's session, ``None`` while the driver is lost."""
         return self._session
 
-    def step(self, lane: str, tiers: Iterable[str]) -> None:
+    def step(self, lane: str, tiers: Collection[str]) -> None:
         """Read *tiers* on *lane* (``fast`` or ``slow``) and emit their rows; never raises for a lost
         driver."""
         with self._busy[lane]:
@@ -62,11 +63,13 @@ class Supervisor:
             with self._busy[lane]:
                 self._read(opened, tiers)
 
-    def _read(self, session: Session, tiers: Iterable[str]) -> None:
+    def _read(self, session: Session, tiers: Collection[str]) -> None:
         try:
             for tier in tiers:
                 if rows := session.read(tier):
                     self._emit(rows)
+            if RARE in tiers and session.lost and session.lost_answers():
+                raise DeviceLost("a lost device answers again")
         except DeviceLost as error:
             self._lose(session, error.reason)
 

@@ -11,7 +11,7 @@ from gpu_sidecar.samplers.base import PolledSampler, Sampler
 from gpu_sidecar.samplers.dcgm import DcgmPoller
 from gpu_sidecar.samplers.engine import EnginePoller
 from gpu_sidecar.samplers.nvml_child import NvmlSampler
-from gpu_sidecar.samplers.proc import ProcPoller
+from gpu_sidecar.samplers.proc import ProcSampler
 from gpu_sidecar.samplers.replay import ReplaySampler
 from gpu_sidecar.samplers.simulated import SimulatedPoller
 from gpu_sidecar.samplers.torch_allocator import TorchPoller
@@ -48,7 +48,7 @@ def _fake(options: SamplerOptions) -> Sampler:
 
 
 def _proc(options: SamplerOptions) -> Sampler:
-    return PolledSampler("proc", "host", options.proc_interval_s, ProcPoller(options.pids).poll)
+    return ProcSampler(options.pids, options.proc_interval_s)
 
 
 def _needed(value: str | None, sampler: str, option: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from gpu_sidecar.sample import Event, Sample
 from gpu_sidecar.schedule import Timetable
@@ -28,6 +28,15 @@ class Sampler(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """What it can see, for Describe and the result file."""
+        ...
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """A sampler that wants to see the others' rows (the agent shows it every one)."""
+
+    def observe(self, rows: list[Sample | Event]) -> None:
+        """Rows as they pass, from any thread; must not block."""
         ...
 
 

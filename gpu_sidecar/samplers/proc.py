@@ -1,6 +1,7 @@
 """The host beside the GPU: the server's processes, their cgroup, the machine's load.
 
-``--pid`` names processes; their memory comes from smaps_rollup (RSS, PSS, anonymous), CPU seconds and threads
+``--pid`` names processes; those with memory on a GPU, as NVML lists them, are watched besides (a server that was
+restarted has another pid). Their memory comes from smaps_rollup (RSS, PSS, anonymous), CPU seconds and threads
 from stat, open files from fd. A process that is gone is a null with that reason, never 0 bytes.
 """
 
@@ -19,8 +20,11 @@ from gpu_sidecar.proc_files import (
     read_text,
 )
 from gpu_sidecar.sample import Event, Sample
+from gpu_sidecar.samplers.base import PolledSampler
 from gpu_sidecar.timebase import Clock, SystemClock
 
+ON_GPU_NS = 5 * 10**9
+MOST_PIDS = 16
 SMAPS = {"Rss": "host_rss_bytes", "Pss": "host_pss_bytes", "Anonymous": "host_anon_bytes"}
 
 
@@ -31,11 +35,24 @@ class ProcPoller:
         self._pids = list(pids)
         self._clock = clock or SystemClock()
         self._proc = proc
+        self._on_gpu: dict[int, int] = {}
+
+    def observe(self, rows: list[Sample | Event]) -> None:
+        """Remember the processes that NVML lists."""
+        for row in rows:
+            if isinstance(row, Sample) and "proc_fb_used_bytes" in row.values:
+                self._on_gpu[int(row.labels["pid"])] = row.t_ns
+
+    def watched(self) -> list[int]:
+        """The named processes, and at most sixteen that were on a GPU in the last seconds."""
+        now_ns = self._clock.mono_ns()
+        recent = sorted(pid for pid, t_ns in list(self._on_gpu.items()) if now_ns - t_ns < ON_GPU_NS)
+        return list(dict.fromkeys([*self._pids, *recent[:MOST_PIDS]]))
 
     def poll(self) -> list[Sample | Event]:
         """One sample a process, one for the host."""
         rows: list[Sample | Event] = [self._host()]
-        rows += [self._process(pid) for pid in self._pids]
+        rows += [self._process(pid) for pid in self.watched()]
         return rows
 
     def _sample(self, labels: dict[str, str]) -> Sample:
@@ -99,3 +116,12 @@ def cgroup_values(folder: Path) -> dict[str, float]:
         values["cgroup_throttled_s_total"] = stat["throttled_usec"] / 1e6
         values["cgroup_throttled_periods_total"] = float(stat.get("nr_throttled", 0))
     return values
+
+
+class ProcSampler(PolledSampler):
+    """The poller on its thread, told by the agent which processes are on the GPUs."""
+
+    def __init__(self, pids: Sequence[int], interval_s: float) -> None:
+        poller = ProcPoller(pids)
+        super().__init__("proc", "host", interval_s, poller.poll)
+        self.observe = poller.observe

@@ -178,6 +178,13 @@ def test_one_lost_gpu_of_two_leaves_the_other_sampled() -> None:
     assert late == {"GPU-a"}
 
 
+def test_a_lost_gpu_that_comes_back_is_taken_in_again() -> None:
+    devices = [FakeDevice(uuid="GPU-a", latches=[BUSY]), FakeDevice(uuid="GPU-b", latches=[BUSY])]
+    run = Run(Fault("", 15, 2 * SECOND_NS, 25 * SECOND_NS, device=1), devices=devices).seconds(45)
+    assert len(run.events("epoch")) == 3, "both, one, both"
+    assert {row.device for row in run.samples("fb_used_bytes") if run.at_s(row) > 40} == {"GPU-a", "GPU-b"}
+
+
 def test_the_recorded_capability_matrix_is_what_the_probe_finds() -> None:
     run = Run(devices=[recorded_device()]).seconds(1)
     fields = run.supervisor.matrix()["devices"][0]["fields"]

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpu_sidecar.agent import Agent
 from gpu_sidecar.errors import UsageError
 from gpu_sidecar.metrics import BY_NAME
 from gpu_sidecar.openmetrics import fetch, parse
@@ -303,6 +304,20 @@ def test_this_very_process_is_read_from_proc() -> None:
     assert process.values["host_threads"] >= 1
     assert process.values["host_fds"] >= 3
     assert process.values["host_cpu_s_total"] > 0
+
+
+def test_a_process_that_nvml_lists_is_watched_while_it_is_on_the_gpu() -> None:
+    clock = VirtualClock()
+    poller = ProcPoller([1], clock)
+    seen = Sample(
+        "nvml", "GPU-0", clock.mono_ns(), 0, {"proc_fb_used_bytes": 5.0}, labels={"pid": str(os.getpid())}
+    )
+    poller.observe([seen, Event("xid", "GPU-0", 0)])
+    assert poller.watched() == [1, os.getpid()]
+    clock.advance(6 * 10**9)
+    assert poller.watched() == [1]
+    sampler = SAMPLERS["proc"](SamplerOptions())
+    assert Agent([sampler]).sinks, "the agent shows it the other samplers' rows"
 
 
 def test_a_process_that_is_gone_is_null_with_the_reason() -> None:
