@@ -40,6 +40,7 @@ class Agent:
         self.epoch = self.clock.wall_ns()
         self._own_epochs = {self.epoch}
         self.sinks: list[Sink] = [each.observe for each in self.samplers if isinstance(each, Observer)]
+        self.failed_sink: str | None = None
         self._lock = threading.Lock()
         self._driver_epochs = 0
         self._stopped = threading.Event()
@@ -64,8 +65,19 @@ class Agent:
                     self._turn_epoch()
                 row.epoch = self.epoch
                 row.wall_ns = row.t_ns + wall_minus_mono_ns
-            for sink in self.sinks:
-                sink(rows)
+            for sink in list(self.sinks):
+                try:
+                    sink(rows)
+                except OSError as error:
+                    self._drop(sink, error)
+
+    def _drop(self, sink: Sink, error: OSError) -> None:
+        """A sink that cannot write (a full disk) must not stop the sampling, nor the other sinks."""
+        self.sinks.remove(sink)
+        self.failed_sink = str(error)
+        event = Event("sink_failed", "host", self.clock.mono_ns(), {"reason": str(error)}, epoch=self.epoch)
+        for other in self.sinks:
+            other([event])
 
     def _turn_epoch(self) -> None:
         """The first driver session belongs to the agent's own epoch; every later one begins another."""

@@ -14,6 +14,7 @@ from gpu_sidecar.security import Address, Protection, token_matches
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 REQUEST_TIMEOUT_S = 10
+MOST_REQUESTS = 8
 
 
 def handler(page: Callable[[], str], token: str | None) -> type[BaseHTTPRequestHandler]:
@@ -47,8 +48,29 @@ def handler(page: Callable[[], str], token: str | None) -> type[BaseHTTPRequestH
 
 
 class _Server(ThreadingHTTPServer):
+    """At most :data:`MOST_REQUESTS` at a time; one more is closed unanswered."""
+
     daemon_threads = True
     request_queue_size = 16
+
+    def __init__(self, *args: Any) -> None:
+        self._places = threading.BoundedSemaphore(MOST_REQUESTS)
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hung up, or speaks no TLS, is not news."""
 
 
 class _ServerV6(_Server):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -63,16 +64,24 @@ def serve(options: argparse.Namespace, samplers: list[Sampler]) -> int:
         agent.start()
         _say(options, listen, port, metrics)
         while not stopped.wait(1.0):
-            if spool is not None:
-                spool.flush()
+            if spool is not None and agent.failed_sink is None:
+                _flush(spool, agent)
     finally:
         agent.stop()
         server.stop()
         if metrics is not None:
             metrics.stop()
-        if spool is not None:
+        if spool is not None and agent.failed_sink is None:
             spool.close({"type": "end", "rows": spool.rows})
     return 0
+
+
+def _flush(spool: Spool, agent: Agent) -> None:
+    try:
+        spool.flush()
+    except OSError as error:
+        agent.failed_sink = str(error)  # the stream goes on without the file
+        print(f"gpu-sidecar: the spool is given up: {error}", file=sys.stderr, flush=True)
 
 
 def _spool(options: argparse.Namespace, agent: Agent) -> Spool | None:

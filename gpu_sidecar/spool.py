@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -39,6 +40,7 @@ class Spool:
         self._max = max_bytes
         self._keep = keep
         self.rows = 0
+        self._lock = threading.Lock()
         self._file = self._open()
 
     def _open(self) -> TextIO:
@@ -57,10 +59,11 @@ class Spool:
     def line(self, line: dict[str, Any]) -> None:
         """Append one object that is no row (a trailer)."""
         text = dump(line) + "\n"
-        if self._max is not None and self._written + len(text) > self._max:
-            self._rotate()
-        self._file.write(text)
-        self._written += len(text)
+        with self._lock:
+            if self._max is not None and self._written + len(text) > self._max:
+                self._rotate()
+            self._file.write(text)
+            self._written += len(text)
 
     def _rotate(self) -> None:
         self._file.close()
@@ -72,11 +75,13 @@ class Spool:
         self._file = self._open()
 
     def flush(self) -> None:
-        """Hand what was written to the system."""
-        self._file.flush()
+        """Hand what was written to the system. Raises ``OSError``, e.g. for a full disk."""
+        with self._lock:
+            self._file.flush()
 
     def close(self, trailer: dict[str, Any] | None = None) -> None:
         """Write the trailer, if any, and close."""
         if trailer is not None:
             self.line(trailer)
-        self._file.close()
+        with self._lock:
+            self._file.close()

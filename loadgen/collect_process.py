@@ -38,6 +38,7 @@ class SamplesWriter:
         self._address = address
         self._has_header = False
         self._waiting: list[dict[str, Any]] = []
+        self.failed: str | None = None
 
     def header(self, description: Description | None, clock: dict[str, Any] | None) -> None:
         """The first line, once; ``reached`` is false when no agent ever answered."""
@@ -58,7 +59,7 @@ class SamplesWriter:
             for waiting in self._waiting:
                 self._write(waiting)
             self._waiting.clear()
-            self._file.flush()
+        self.flush()
 
     @property
     def has_header(self) -> bool:
@@ -74,20 +75,35 @@ class SamplesWriter:
                 self._waiting.append(line)
 
     def _write(self, line: dict[str, Any]) -> None:
-        self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        """A file that can no longer be written (a full disk) is given up: its last line stays whole or torn,
+        it has no end, and readers report it so.
+        """
+        if self.failed is None:
+            try:
+                self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+            except OSError as error:
+                self.failed = f"{self._file.name}: {error.strerror}"
 
     def flush(self) -> None:
         """Hand what was written to the system."""
         with self._lock:
-            self._file.flush()
+            if self.failed is None:
+                try:
+                    self._file.flush()
+                except OSError as error:
+                    self.failed = f"{self._file.name}: {error.strerror}"
 
     def close(self, trailer: dict[str, Any]) -> None:
         """The last line."""
         if not self._has_header:
             self.header(None, None)
         self.line(trailer)
+        self.flush()
         with self._lock:
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as error:
+                self.failed = self.failed or f"{self._file.name}: {error.strerror}"
 
 
 class Collector:
@@ -175,6 +191,11 @@ class Collector:
         )  # fmt: skip
         self._clock_link.close()
 
+    @property
+    def failed(self) -> str | None:
+        """Why the file is incomplete; ``None`` while it is not."""
+        return self._writer.failed
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -213,4 +234,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             break  # the run is gone without a word: what was collected is kept, and complete
     for collector in collectors:
         collector.stop()
-    return 0
+    failures = [collector.failed for collector in collectors if collector.failed is not None]
+    for failure in failures:
+        print(f"collect: {failure}", file=sys.stderr)
+    return 3 if failures else 0

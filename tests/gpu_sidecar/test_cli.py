@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from gpu_sidecar.agent import Agent
 from gpu_sidecar.cli import main
 from gpu_sidecar.sample import Sample, from_json
 from gpu_sidecar.samples_file import SamplesFile
@@ -120,6 +121,24 @@ def test_record_writes_a_header_rows_in_order_and_an_end(tmp_path: Path) -> None
     assert all(row["t_ns"] - row["start_ns"] >= 90_000_000 for row in gpm), "never under a latch"
     epoch = next(row for row in rows if row.get("event") == "epoch")
     assert epoch["data"]["matrix"]["devices"][0]["fields"]["gpm"] == "on"
+
+
+def test_a_full_disk_ends_a_recording_with_3_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["record", "--sampler", "fake", "--out", "/dev/full", "--seconds", "5"]) == 3
+    assert capsys.readouterr().err == "gpu-sidecar: /dev/full: No space left on device\n"
+
+
+def test_a_sink_that_cannot_write_does_not_stop_the_others() -> None:
+    agent = Agent([], agent_id="x")
+    got: list[str] = []
+
+    def full(rows: list[Any]) -> None:
+        raise OSError(28, "No space left on device")
+
+    agent.sinks += [full, lambda rows: got.extend(getattr(row, "name", "sample") for row in rows)]
+    for _ in range(2):
+        agent.emit([Sample("nvml", "GPU-0", 1, 1)])
+    assert sorted(got) == ["sample", "sample", "sink_failed"]
 
 
 def test_record_stops_cleanly_on_sigint(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
+import socket
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -11,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpu_sidecar.exporter import Latest, exposition, page, series
 from gpu_sidecar.metrics import METRICS
-from gpu_sidecar.metrics_http import MetricsServer
+from gpu_sidecar.metrics_http import MOST_REQUESTS, MetricsServer
 from gpu_sidecar.sample import Event, Sample
 from gpu_sidecar.security import Address, Protection
 from gpu_sidecar.timebase import VirtualClock
@@ -131,6 +134,26 @@ def test_only_metrics_is_served_and_only_with_the_token() -> None:
     assert get(f"{base}/metrics")[0] == 401
     assert get(f"{base}/metrics", "a-long-enough-token") == (200, "x 1\n")
     assert get(f"{base}/", "a-long-enough-token")[0] == 404
+    server.stop()
+
+
+def test_a_crowd_of_open_connections_does_not_grow_without_bound() -> None:
+    server = MetricsServer(Address("127.0.0.1", 0), Protection(), lambda: "x 1\n")
+    idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(MOST_REQUESTS)]
+    time.sleep(0.1)
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=5)
+    for each in idle:
+        each.close()
+    end_s = time.monotonic() + 10
+    while time.monotonic() < end_s:
+        try:
+            assert get(f"http://127.0.0.1:{server.port}/metrics") == (200, "x 1\n")
+            break
+        except OSError:
+            time.sleep(0.05)
+    else:
+        pytest.fail("the places were not freed")
     server.stop()
 
 

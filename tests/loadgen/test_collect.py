@@ -203,6 +203,15 @@ def test_it_works_from_a_process_whose_sockets_gevent_has_patched(steady: str, t
     assert (done.returncode, done.stdout) == (0, b""), done.stderr
 
 
+def test_a_full_disk_is_said_and_ends_with_3(steady: str, tmp_path: Path) -> None:
+    samples_path(tmp_path, steady).symlink_to("/dev/full")
+    collectors = start_collectors(tmp_path, [steady])
+    time.sleep(2)
+    assert collectors.stop() == 3
+    assert "No space left on device" in collectors.log.read_text()
+    assert collectors.log.read_text().count("\n") == 1
+
+
 @pytest.mark.parametrize("agents", [[], ["h:1", "h:1"]])
 def test_no_agent_or_one_twice_is_refused(agents: list[str], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="each once"):
