@@ -20,6 +20,7 @@ from gpu_sidecar.timebase import Clock
 
 STALE_NS = 2 * 10**9
 OWN_PREFIX = "gpu_sidecar_"
+UNITS_IN_FULL = {"s": "seconds", "w": "watts", "j": "joules", "hz": "hertz", "c": "celsius"}
 Labels = tuple[tuple[str, str], ...]
 
 INTERVAL_OF: dict[str, float] = {
@@ -114,6 +115,12 @@ def number(value: float) -> str:
     return repr(int(value)) if value == int(value) and abs(value) < 2**53 else repr(value)
 
 
+def own_name(metric: Metric) -> str:
+    """Our name as Prometheus wants it: units in full."""
+    parts = [UNITS_IN_FULL.get(part, part) for part in metric.name.split("_")]
+    return OWN_PREFIX + "_".join(parts)
+
+
 Series = tuple[str, str, str, dict[str, str], float]
 
 
@@ -126,7 +133,7 @@ def series(latest: Latest) -> Iterable[Series]:
         if metric.dcgm is not None:
             yield metric.dcgm, metric.kind, text, all_labels, value * metric.scale
         else:
-            yield OWN_PREFIX + metric.name, metric.kind, f"{text}, {metric.unit}", all_labels, value
+            yield own_name(metric), metric.kind, f"{text}, {metric.unit}", all_labels, value
 
 
 def exposition(every: Iterable[Series]) -> str:
