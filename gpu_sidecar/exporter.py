@@ -19,6 +19,7 @@ from gpu_sidecar.sample import Event, Sample
 from gpu_sidecar.timebase import Clock
 
 STALE_NS = 2 * 10**9
+FORGET_NS = 600 * 10**9
 OWN_PREFIX = "gpu_sidecar_"
 UNITS_IN_FULL = {"s": "seconds", "w": "watts", "j": "joules", "hz": "hertz", "c": "celsius"}
 Labels = tuple[tuple[str, str], ...]
@@ -91,6 +92,8 @@ class Latest:
         now_ns = self._clock.mono_ns()
         found = []
         with self._lock:
+            # Processes come and go: what has been silent for long is forgotten.
+            self._values = {key: kept for key, kept in self._values.items() if now_ns - kept[1] < FORGET_NS}
             for (device, name, source, labels), (value, t_ns) in self._values.items():
                 keep_ns = STALE_NS + int(INTERVAL_OF.get(name, 1.0) * 1e9)
                 if now_ns - t_ns <= keep_ns:

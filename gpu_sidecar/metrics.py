@@ -135,7 +135,7 @@ METRICS: tuple[Metric, ...] = (
     _counter("agent_gap_total", "rows"),
     _gauge("agent_cpu_ratio", "ratio", "since the last report, agent and child together"),
     _gauge("agent_pss_bytes", "B", POINT),
-    _gauge("scrape_seconds", "s", "the last poll of this source"),
+    _gauge("scrape_seconds", "s", "longest poll of this source since the last report"),
 )  # fmt: skip
 
 BY_NAME: dict[str, Metric] = {metric.name: metric for metric in METRICS}

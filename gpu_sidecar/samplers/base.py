@@ -40,6 +40,9 @@ class Observer(Protocol):
         ...
 
 
+COST_EVERY_NS = 10**9
+
+
 class SourceError(Exception):
     """The source did not answer this time, and why: an event at the first failure, nulls never zeros."""
 
@@ -64,6 +67,8 @@ class PolledSampler:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.down_reason: str | None = None
+        self._longest_ns = 0
+        self._cost_said_ns: int | None = None
         self.polls = 0
         self.failures = 0
 
@@ -92,10 +97,15 @@ class PolledSampler:
             self.failures += 1
             return self._turn(str(error) or type(error).__name__, begun_ns)
         now_ns = self._clock.mono_ns()
-        cost = Sample(
-            self.name, self._device, now_ns, begun_ns, {"scrape_seconds": (now_ns - begun_ns) / 1e9}
-        )
-        return [*self._turn(None, now_ns), *rows, cost]
+        return [*self._turn(None, now_ns), *rows, *self._cost(begun_ns, now_ns)]
+
+    def _cost(self, begun_ns: int, now_ns: int) -> list[Sample | Event]:
+        """The longest poll since the last such row, at most once a second."""
+        self._longest_ns = max(self._longest_ns, now_ns - begun_ns)
+        if self._cost_said_ns is not None and now_ns - self._cost_said_ns < COST_EVERY_NS:
+            return []
+        longest_ns, self._longest_ns, self._cost_said_ns = self._longest_ns, 0, now_ns
+        return [Sample(self.name, self._device, now_ns, now_ns, {"scrape_seconds": longest_ns / 1e9})]
 
     def _turn(self, reason: str | None, now_ns: int) -> list[Sample | Event]:
         before, self.down_reason = self.down_reason, reason

@@ -27,6 +27,7 @@ class SimulatedPoller:
         self._clock = clock or SystemClock()
         self._get = get
         self._seen: dict[str, int] = {}
+        self._nulls: dict[str, dict[str, str]] = {}
 
     def poll(self) -> list[Sample | Event]:
         """One sample a device. Raises :class:`SourceError` for an answer of another form."""
@@ -52,4 +53,8 @@ class SimulatedPoller:
             else:
                 sample.values[name] = float(value)
         sample.nulls |= {name: str(why) for name, why in entry.get("nulls", {}).items() if name in BY_NAME}
+        if sample.nulls == self._nulls.get(device):
+            sample.nulls = {}  # said already: a reason is worth a row when it changes
+        else:
+            self._nulls[device] = dict(sample.nulls)
         return sample

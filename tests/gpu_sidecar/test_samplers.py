@@ -225,6 +225,8 @@ def test_simulated_telemetry_comes_under_the_same_names_once_each() -> None:
     assert (first.source, first.values) == ("simulated", {"sm_active": 0.5})
     assert first.t_ns - first.start_ns == 10**8
     assert first.nulls == {"power_w": "the simulator has none", "dram_active": "not modelled"}
+    assert isinstance(rows[1], Sample)
+    assert rows[1].nulls == {}, "said once"
 
 
 @pytest.mark.parametrize(
@@ -291,6 +293,22 @@ def test_a_source_that_fails_is_said_once_and_so_is_its_return() -> None:
     said = [[row.name for row in sampler.once() if isinstance(row, Event)] for _ in range(5)]
     assert said == [[], ["source_down"], [], [], ["source_up"]]
     assert sampler.describe()["failures"] == 3
+
+
+def test_what_polling_costs_is_said_once_a_second_with_the_longest() -> None:
+    clock = VirtualClock()
+    took = [7, 3, 90, 3, 5]
+
+    def poll() -> list[Sample | Event]:
+        clock.advance(took.pop(0) * 1_000_000)
+        return []
+
+    sampler = PolledSampler("engine", "h:1", 0.4, poll, clock)
+    said = []
+    for _ in range(5):
+        said += [row.values["scrape_seconds"] for row in sampler.once() if isinstance(row, Sample)]
+        clock.advance(400_000_000)
+    assert said == [0.007, 0.09]
 
 
 def test_this_very_process_is_read_from_proc() -> None:
