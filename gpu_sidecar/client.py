@@ -110,7 +110,7 @@ class Statistics:
     """What a subscription went through."""
 
     rows: int = 0
-    duplicates: int = 0
+    overlap: int = 0
     gaps: int = 0
     rows_missed: int = 0
     cuts: int = 0
@@ -204,7 +204,7 @@ class Subscriber:
             yield self._gap(gap_row(gap, batch.epoch), gap.to_seq)
         for message in batch.rows:
             if message.seq <= self.position.seq:
-                self.statistics.duplicates += 1  # a chunk that began before what we asked for
+                self.statistics.overlap += 1  # a chunk that began before what we asked for
                 continue
             if message.seq > self.position.seq + 1:
                 first, last = self.position.seq + 1, message.seq - 1

@@ -185,7 +185,7 @@ class Collector:
                 "type": "end", "client_ns": time.monotonic_ns(), "rows": statistics.rows,
                 "gaps": statistics.gaps, "rows_missed": statistics.rows_missed, "cuts": statistics.cuts,
                 "cut_ns": statistics.cut_ns, "cut_at_end": statistics.cut_since_ns is not None,
-                "restarts": statistics.restarts, "duplicates_dropped": statistics.duplicates,
+                "restarts": statistics.restarts, "overlap_dropped": statistics.overlap,
                 "refused": statistics.refused,
             }
         )  # fmt: skip
