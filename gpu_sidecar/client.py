@@ -188,10 +188,14 @@ class Subscriber:
             call.cancel()
 
     def _cancel_when_silent(self, call: Any) -> None:
-        while call.is_active() and not self._stopped.wait(min(0.5, self.silent_s / 4)):
-            if time.monotonic() - self._heard_s > self.silent_s:
+        while call.is_active():
+            # Also when stopped: stop() may have come before this call was there to be cancelled.
+            if self._stopped.wait(min(0.5, self.silent_s / 4)) or self._is_silent():
                 call.cancel()
                 return
+
+    def _is_silent(self) -> bool:
+        return time.monotonic() - self._heard_s > self.silent_s
 
     def _take(self, batch: Any, decoder: Decoder) -> Iterator[Row]:
         decoder.learn(batch.origins)
