@@ -79,6 +79,11 @@ class Ring:
                 self.dropped_rows += gone.last - gone.first + 1
             self._changed.notify_all()
 
+    def wake(self) -> None:
+        """Let waiting readers look again (at whether they should go)."""
+        with self._changed:
+            self._changed.notify_all()
+
     def _is_over(self, now_ns: int) -> bool:
         return self.bytes > self._keep_bytes or now_ns - self._chunks[0].t_ns > self._keep_ns
 

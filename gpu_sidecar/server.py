@@ -125,6 +125,7 @@ class Service:
     def stop(self) -> None:
         """Let the streams end."""
         self._stopped.set()
+        self._ring.wake()
 
     def handler(self) -> Any:
         """gRPC's view of the three methods; Subscribe passes ready bytes through."""

@@ -73,10 +73,10 @@ def test_the_child_samples_and_tells_its_matrix(start: Callable[..., Any]) -> No
 def test_a_hung_driver_call_is_said_and_the_child_is_replaced(
     start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nvml_child, "STALLED_NS", 600_000_000)
-    monkeypatch.setattr(nvml_child, "KILL_NS", 1_500_000_000)
+    monkeypatch.setattr(nvml_child, "STALLED_NS", 500_000_000)
+    monkeypatch.setattr(nvml_child, "KILL_NS", 900_000_000)
     monkeypatch.setattr(nvml_child, "FIRST_RESPAWN_S", 0.1)
-    sampler, rows = start({"call": "nvmlDeviceGetUtilizationRates", "hang": True, "from_s": 0.7})
+    sampler, rows = start({"call": "nvmlDeviceGetUtilizationRates", "hang": True, "from_s": 0.3})
     first = sampler.pid
     until(lambda: "agent_stalled" in names(rows))
     until(lambda: "worker_exited" in names(rows))

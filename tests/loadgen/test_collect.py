@@ -87,7 +87,7 @@ def test_two_agents_are_written_to_two_files_with_header_clock_matrix_and_end(
     agents = [serve(free_port()), serve(free_port())]
     collectors = start_collectors(tmp_path, agents)
     assert collectors.wait_connected(20) == dict.fromkeys(agents, True)
-    until(lambda: all(lines(path) > 40 for path in collectors.paths.values()))
+    until(lambda: all(lines(path) > 15 for path in collectors.paths.values()))
     assert collectors.stop() == 0
     for agent in agents:
         file, rows = read(collectors, agent)
@@ -114,13 +114,13 @@ def test_an_agent_that_dies_and_returns_leaves_a_cut_a_restart_and_a_second_matr
     collectors = start_collectors(tmp_path, [agent])
     collectors.wait_connected(20)
     path = collectors.paths[agent]
-    until(lambda: lines(path) > 20)
+    until(lambda: lines(path) > 8)
     serve.processes[port].kill()  # type: ignore[attr-defined]
     until(lambda: '"state":"cut"' in path.read_text())
     serve(port)
     until(lambda: '"agent_restarted"' in path.read_text() and '"state":"up"' in path.read_text())
     before = lines(path)
-    until(lambda: lines(path) > before + 20)
+    until(lambda: lines(path) > before + 8)
     assert collectors.stop() == 0
     file, rows = read(collectors, agent)
     assert file.problems == []
@@ -157,7 +157,7 @@ def test_a_forced_exchange_states_a_bound_that_holds(steady: str, tmp_path: Path
         env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     path = samples_path(tmp_path, agent)
-    until(lambda: path.exists() and path.read_text().count('"type":"clock"') >= 3)
+    until(lambda: path.exists() and path.read_text().count('"type":"clock"') >= 2)
     ran.send_signal(signal.SIGTERM)
     assert ran.communicate(timeout=20) == (b"", b"")
     file = SamplesFile(path)
@@ -171,7 +171,7 @@ def test_a_forced_exchange_states_a_bound_that_holds(steady: str, tmp_path: Path
 def test_a_killed_collector_leaves_a_file_that_reads_as_cut_short(steady: str, tmp_path: Path) -> None:
     agent = steady
     collectors = start_collectors(tmp_path, [agent])
-    until(lambda: lines(collectors.paths[agent]) > 20)
+    until(lambda: lines(collectors.paths[agent]) > 8)
     collectors.process.kill()
     assert collectors.stop() != 0
     file, rows = read(collectors, agent)
@@ -206,7 +206,7 @@ def test_it_works_from_a_process_whose_sockets_gevent_has_patched(steady: str, t
 def test_a_full_disk_is_said_and_ends_with_3(steady: str, tmp_path: Path) -> None:
     samples_path(tmp_path, steady).symlink_to("/dev/full")
     collectors = start_collectors(tmp_path, [steady])
-    time.sleep(2)
+    time.sleep(1)
     assert collectors.stop() == 3
     assert "No space left on device" in collectors.log.read_text()
     assert collectors.log.read_text().count("\n") == 1
