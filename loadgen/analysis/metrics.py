@@ -69,7 +69,9 @@ def mean_itl_ns(rows: Rows) -> Floats:
     """A request's own itl: the mean over the tokens after its first chunk."""
     sums = np.full(len(rows), np.nan)
     tokens = np.zeros(len(rows))
-    for chosen, gaps, carried, row in _token_gaps(rows, np.ones(len(rows), np.bool_)):
+    for chosen in _row_blocks(rows, np.ones(len(rows), np.bool_)):
+        row = _place_of_each_gap(rows, chosen)
+        gaps, carried, row = _lent(_gaps_of(rows, chosen), _carried(rows, chosen), row)
         sums[chosen] = np.bincount(row, weights=gaps, minlength=len(chosen))
         tokens[chosen] = np.bincount(row, weights=carried, minlength=len(chosen))
     return np.where(tokens > 0, sums / np.where(tokens > 0, tokens, 1), np.nan)
@@ -78,12 +80,19 @@ def mean_itl_ns(rows: Rows) -> Floats:
 def icl_blocks(rows: Rows, which: Mask) -> Iterator[Block]:
     """Gaps between chunks of the chosen rows, each of weight 1."""
     for chosen in _row_blocks(rows, which):
-        yield _gaps_of(rows, chosen)[0].astype(np.float64), None
+        yield _gaps_of(rows, chosen).astype(np.float64), None
 
 
 def itl_blocks(rows: Rows, which: Mask) -> Iterator[Block]:
-    """Gap per token of the chosen rows, each counted once a token."""
-    for _, gaps, carried, _ in _token_gaps(rows, which):
+    """Gap per token of the chosen rows, each counted once a token.
+
+    A chunk without a token of its own (half a character) lends its gap to the next that has one. Rows
+    without reported tokens share the final usage out evenly: n_output / chunks tokens a chunk.
+    """
+    for chosen in _row_blocks(rows, which):
+        gaps, carried = _gaps_of(rows, chosen), _carried(rows, chosen)
+        if (carried <= 0).any():
+            gaps, carried, _ = _lent(gaps, carried, _place_of_each_gap(rows, chosen))
         yield gaps / carried, carried
 
 
@@ -96,43 +105,36 @@ def coalesced_ratio(rows: Rows, which: Mask) -> float:
     """Share of chunk gaps that are 0: chunks read together, whose own instants are not known."""
     total = zero = 0
     for chosen in _row_blocks(rows, which):
-        gaps, _ = _gaps_of(rows, chosen)
+        gaps = _gaps_of(rows, chosen)
         total += len(gaps)
         zero += int((gaps == 0).sum())
     return zero / total if total else float("nan")
 
 
-def _token_gaps(rows: Rows, which: Mask) -> Iterator[tuple[Ints, Floats, Floats, Ints]]:
-    """Blocks of (row numbers, gaps in ns, tokens each gap is for, the gap's row as a place in the first).
-
-    A chunk without a token of its own (half a character) lends its gap to the next that has one. Rows
-    without reported tokens share the final usage out evenly: n_output / chunks tokens a chunk.
-    """
-    for chosen in _row_blocks(rows, which):
-        gaps, row = _gaps_of(rows, chosen)
-        yield chosen, *_lent(gaps, _carried(rows, chosen, row), row)
-
-
-def _carried(rows: Rows, chosen: Ints, row: Ints) -> Floats:
+def _carried(rows: Rows, chosen: Ints) -> Floats:
+    """Tokens of the chunk after each gap of the rows."""
+    known = rows.gaps.has_tokens[chosen]
+    if known.all():
+        return rows.gaps.tokens[_flat_places(rows, chosen)].astype(np.float64)
     counts = rows.gaps.count[chosen]
     n_output = rows.instant("n_output")[chosen]
-    evenly = np.where(n_output == NONE, 1.0, n_output / (counts + 1))
-    carried = evenly[row]
-    known = rows.gaps.has_tokens[chosen][row]
+    carried = np.repeat(np.where(n_output == NONE, 1.0, n_output / (counts + 1)), counts)
     if known.any():
-        carried[known] = rows.gaps.tokens[_flat_places(rows, chosen)[known]]
+        of_known = np.repeat(known, counts)
+        carried[of_known] = rows.gaps.tokens[_flat_places(rows, chosen)][of_known]
     return carried
 
 
-def _lent(gaps: Ints, carried: Floats, row: Ints) -> tuple[Floats, Floats, Ints]:
+def _lent(gaps: Ints, carried: Floats, row: Ints) -> tuple[Ints, Floats, Ints]:
+    """Gaps, tokens and row of each chunk with a token, gaps of chunks without one added to the next."""
     if not (carried <= 0).any():
-        return gaps.astype(np.float64), carried, row
+        return gaps, carried, row
     upto = np.cumsum(gaps)
     takes = np.flatnonzero(carried > 0)
     row_starts = np.searchsorted(row, row[takes])  # where each taker's own row begins
     before_row = np.where(row_starts > 0, upto[row_starts - 1], 0)
     previous = np.concatenate([[0], upto[takes][:-1]]) if len(takes) else upto[takes]
-    return (upto[takes] - np.maximum(previous, before_row)).astype(np.float64), carried[takes], row[takes]
+    return upto[takes] - np.maximum(previous, before_row), carried[takes], row[takes]
 
 
 def _row_blocks(rows: Rows, which: Mask) -> Iterator[Ints]:
@@ -144,12 +146,17 @@ def _row_blocks(rows: Rows, which: Mask) -> Iterator[Ints]:
             yield block
 
 
-def _gaps_of(rows: Rows, chosen: Ints) -> tuple[Ints, Ints]:
-    """The rows' gaps, and for each gap its row as a place in ``chosen``."""
-    gaps = rows.gaps
-    row = np.repeat(np.arange(len(chosen)), gaps.count[chosen])
+def _gaps_of(rows: Rows, chosen: Ints) -> Ints:
+    """The rows' gaps, ns, row after row."""
     lo, hi = _range(rows, chosen)
-    return gaps.ns(lo, hi)[_flat_places(rows, chosen) - lo], row
+    places = _flat_places(rows, chosen)
+    gaps = rows.gaps.ns(lo, hi)
+    return gaps if isinstance(places, slice) else gaps[places - lo]
+
+
+def _place_of_each_gap(rows: Rows, chosen: Ints) -> Ints:
+    """For each gap of the rows, its row as a place in ``chosen``."""
+    return np.repeat(np.arange(len(chosen)), rows.gaps.count[chosen])
 
 
 def _range(rows: Rows, chosen: Ints) -> tuple[int, int]:
@@ -157,8 +164,12 @@ def _range(rows: Rows, chosen: Ints) -> tuple[int, int]:
     return int(rows.gaps.start[chosen[0]]), int(rows.gaps.start[last] + rows.gaps.count[last])
 
 
-def _flat_places(rows: Rows, chosen: Ints) -> Ints:
+def _flat_places(rows: Rows, chosen: Ints) -> Ints | slice:
+    """Where the rows' gaps lie in the flat array; a slice where no other row lies between them."""
+    lo, hi = _range(rows, chosen)
     counts = rows.gaps.count[chosen]
-    places = np.arange(int(counts.sum()))
-    moved: Ints = places + np.repeat(rows.gaps.start[chosen] - (np.cumsum(counts) - counts), counts)
+    upto = np.cumsum(counts)
+    if int(upto[-1]) == hi - lo:
+        return slice(lo, hi)
+    moved: Ints = np.arange(int(upto[-1])) + np.repeat(rows.gaps.start[chosen] - (upto - counts), counts)
     return moved
