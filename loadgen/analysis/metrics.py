@@ -96,6 +96,16 @@ def itl_blocks(rows: Rows, which: Mask) -> Iterator[Block]:
         yield gaps / carried, carried
 
 
+def gaps_with_rows(rows: Rows, which: Mask, *, per_token: bool) -> Iterator[tuple[Floats, Floats, Ints]]:
+    """The values and weights of `itl_blocks` (per token) or `icl_blocks`, each with its row."""
+    for chosen in _row_blocks(rows, which):
+        gaps, row = _gaps_of(rows, chosen), _place_of_each_gap(rows, chosen)
+        carried = np.ones(len(gaps))
+        if per_token:
+            gaps, carried, row = _lent(gaps, _carried(rows, chosen), row)
+        yield gaps / carried, carried, chosen[row]
+
+
 def itl_is_estimated(rows: Rows, which: Mask) -> bool:
     """Whether any chosen row's tokens per chunk are inferred instead of reported chunk by chunk."""
     return bool((which & (rows.gaps.count > 0) & ~rows.gaps.has_tokens).any())

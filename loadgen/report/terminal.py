@@ -34,6 +34,7 @@ def print_report(summary: Json, file: TextIO, percentiles: Sequence[float] = (50
     _verdicts(console, summary)
     _latency(console, "Latency of successful requests, ms", summary["metrics"], percentiles)
     _notes(console, summary)
+    _intervals(console, summary, percentiles)
     _with_failures(console, summary["metrics"], percentiles)
     _throughput(console, summary)
     _classes(console, summary, percentiles)
@@ -121,6 +122,16 @@ def _notes(console: Console, summary: Json) -> None:
         console.print(
             f"left out as warm-up: {measured['warmup_rows']} rows due before {number(measured['from_s'])} s"
         )
+    for end, found in summary["steady_state"].items():
+        if found:
+            shown = (
+                f"{number(found['ttft_p50_outside_ms'])} ms against {number(found['ttft_p50_inside_ms'])} ms"
+            )
+            drift = "" if found["settled"] else "; it drifts throughout"
+            side = "before" if end == "beginning" else "after"
+            console.print(
+                f"not steady {side} {number(found['at_s'])} s: TTFT p50 {shown}{drift} (not left out)"
+            )
     if summary["itl_estimated"]:
         console.print("ITL is estimated: tokens a chunk carries are inferred from the final usage")
     if summary["coalesced_ratio"]:
@@ -132,6 +143,31 @@ def _notes(console: Console, summary: Json) -> None:
         console.print(escape(note))
     console.print("TPOT leaves the first token out; E2E ends at the last content, not at close")
     console.print()
+
+
+def _intervals(console: Console, summary: Json, percentiles: Sequence[float]) -> None:
+    keys = [f"p{p:g}_ms" for p in percentiles if p in (50, 95, 99)] or [f"p{percentiles[-1]:g}_ms"]
+    table = _table(("", *(key.removesuffix("_ms") for key in keys)))
+    needs = []
+    for name, words in LATENCIES:
+        intervals = summary["metrics"][name].get("intervals")
+        if intervals and summary["metrics"][name]["n"]:
+            table.add_row(words, *(_interval(intervals[key]) for key in keys))
+            needs += [intervals[key]["need"] for key in keys if "need" in intervals[key]]
+    if not table.row_count:
+        return
+    _show(console, "95 % intervals, ms (block bootstrap for dependent data)", table)
+    measured = summary["measured"]
+    if needs and measured["completed"]:
+        long_s = max(needs) * measured["duration_s"] / measured["completed"]
+        console.print(
+            f"too few: about {max(needs):,} requests ({number(long_s)} s at this rate) would do for all"
+        )
+    console.print()
+
+
+def _interval(interval: Json) -> str:
+    return "too few" if "too_few" in interval else f"{number(interval['low'])} – {number(interval['high'])}"
 
 
 def _with_failures(console: Console, metrics: Json, percentiles: Sequence[float]) -> None:

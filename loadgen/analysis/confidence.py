@@ -1,0 +1,58 @@
+"""Which intervals a run's latency figures get: every quantile and the mean of every duration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from loadgen.analysis.intervals import Interval, Series, TooFew, mean_interval, quantile_interval, series
+from loadgen.analysis.metrics import gaps_with_rows, mean_icl_ns, mean_itl_ns
+from loadgen.analysis.rows import Floats, Ints, Mask, Rows
+
+Figure = Interval | TooFew
+WITH_INTERVALS = ("ttft", "ttft_from_due", "tpot", "e2e", "e2e_from_due")
+MAX_GAPS = 1 << 21
+"""Chunk gaps that intervals of itl and icl are taken from;
+beyond, every k-th request is (a wider interval)."""
+
+
+def metric_intervals(
+    rows: Rows, ok: Mask, durations: Mapping[str, Floats], quantiles: Sequence[float]
+) -> dict[str, dict[float | None, Figure]]:
+    """95 % intervals of the chosen rows' figures, ns: metric to quantile (``None``: the mean) to interval."""
+    due_order = due_ordered(rows, ok)
+    data = {name: series(durations[name][due_order]) for name in WITH_INTERVALS}
+    data["itl"] = _gap_series(rows, due_order, mean_itl_ns(rows), per_token=True)
+    data["icl"] = _gap_series(rows, due_order, mean_icl_ns(rows), per_token=False)
+    return {
+        name: {None: mean_interval(one), **{q: quantile_interval(one, q) for q in quantiles}}
+        for name, one in data.items()
+    }
+
+
+def share_interval(rows: Rows, met: Mask, asked: Mask) -> Figure:
+    """95 % interval of the share of asked rows that met their bounds."""
+    return mean_interval(series(met[due_ordered(rows, asked)].astype(np.float64)))
+
+
+def due_ordered(rows: Rows, which: Mask) -> Ints:
+    """The chosen rows' places, by due instant."""
+    places = np.flatnonzero(which)
+    return places[np.argsort(rows.instant("due_ns")[places], kind="stable")]
+
+
+def _gap_series(rows: Rows, due_order: Ints, own: Floats, *, per_token: bool) -> Series:
+    """All gaps of the requests as one series; thinned by whole requests where there are very many."""
+    having = due_order[(rows.gaps.count[due_order] > 0) & ~np.isnan(own[due_order])]
+    every = -(-int(rows.gaps.count[having].sum()) // MAX_GAPS) or 1
+    having = having[::every]
+    which = np.zeros(len(rows), np.bool_)
+    which[having] = True
+    place = np.zeros(len(rows), np.int64)
+    place[having] = np.arange(len(having))
+    parts = list(gaps_with_rows(rows, which, per_token=per_token))
+    if not parts:
+        return series(np.zeros(0))
+    values, weights, row = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Series(values, place[row], weights, len(having), own[having])
