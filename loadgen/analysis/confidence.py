@@ -23,8 +23,8 @@ def metric_intervals(
     """95 % intervals of the chosen rows' figures, ns: metric to quantile (``None``: the mean) to interval."""
     due_order = due_ordered(rows, ok)
     data = {name: series(durations[name][due_order]) for name in WITH_INTERVALS}
-    data["itl"] = _gap_series(rows, due_order, mean_itl_ns(rows), per_token=True)
-    data["icl"] = _gap_series(rows, due_order, mean_icl_ns(rows), per_token=False)
+    data["itl"] = gap_series(rows, due_order, mean_itl_ns(rows), per_token=True)
+    data["icl"] = gap_series(rows, due_order, mean_icl_ns(rows), per_token=False)
     return {
         name: {None: mean_interval(one), **{q: quantile_interval(one, q) for q in quantiles}}
         for name, one in data.items()
@@ -42,17 +42,20 @@ def due_ordered(rows: Rows, which: Mask) -> Ints:
     return places[np.argsort(rows.instant("due_ns")[places], kind="stable")]
 
 
-def _gap_series(rows: Rows, due_order: Ints, own: Floats, *, per_token: bool) -> Series:
-    """All gaps of the requests as one series; thinned by whole requests where there are very many."""
-    having = due_order[(rows.gaps.count[due_order] > 0) & ~np.isnan(own[due_order])]
-    every = -(-int(rows.gaps.count[having].sum()) // MAX_GAPS) or 1
-    having = having[::every]
+def gap_series(rows: Rows, order: Ints, own: Floats, *, per_token: bool) -> Series:
+    """All gaps of the rows in ``order`` as one series; of every k-th row only where there are very many.
+
+    ``own``: each row's own mean; rows where it is NaN have no gap to offer.
+    """
+    there = (rows.gaps.count[order] > 0) & ~np.isnan(own[order])
+    every = -(-int(rows.gaps.count[order[there]].sum()) // MAX_GAPS) or 1
+    taken = np.flatnonzero(there)[::every]
     which = np.zeros(len(rows), np.bool_)
-    which[having] = True
+    which[order[taken]] = True
     place = np.zeros(len(rows), np.int64)
-    place[having] = np.arange(len(having))
+    place[order[taken]] = taken
     parts = list(gaps_with_rows(rows, which, per_token=per_token))
     if not parts:
         return series(np.zeros(0))
     values, weights, row = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Series(values, place[row], weights, len(having), own[having])
+    return Series(values, place[row], weights, len(order), own[order[there]])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,23 +76,35 @@ def quantile_interval(data: Series, q: float) -> Interval | TooFew:
     """Interval of the quantile q of all values."""
     if not len(data.values):
         return TooFew(0, least_values(q), math.nan)
-    order = np.sort(data.values)
-    at = float(order[min(int(q * len(order)), len(order) - 1)])
-    tau = max(autocorrelation_time(_ranks(data.by_request)), autocorrelation_time(data.by_request > at))
-    blocks = _blocks(data, tau, least_values(q))
+    tau = quantile_time(data, q)
+    blocks = blocks_of(data.n_requests, tau, least_values(q))
     if isinstance(blocks, TooFew):
         return blocks
-    # eight standard errors to either side leave no resample outside the grid
-    reach = 8 * math.sqrt(q * (1 - q) * tau / data.n_requests) + 2 / data.n_requests
+    drawn = draws(int(blocks[-1]) + 1)
+    found = resampled_quantile(data, blocks, q, drawn)
+    whole = (data.weights == 1).all()
+    middle = float(np.quantile(data.values, q)) if whole else float(np.median(found))
+    return _interval(found, middle, len(drawn[0]), tau)
+
+
+def quantile_time(data: Series, q: float) -> float:
+    """Autocorrelation time for the quantile: of ranks, or of lying beyond it if that is longer."""
+    at = np.quantile(data.by_request, q, method="inverted_cdf")
+    return max(autocorrelation_time(_ranks(data.by_request)), autocorrelation_time(data.by_request > at))
+
+
+def resampled_quantile(data: Series, blocks: Ints, q: float, drawn: Floats) -> Floats:
+    """The quantile of every resample (one a row of ``drawn``: how often each block was drawn)."""
+    order = np.sort(data.values)
+    # a block's own share beyond the quantile varies at most this much: eight standard errors to either
+    # side leave no resample outside the grid
+    reach = 8 * math.sqrt(q * (1 - q) * quantile_time(data, q) / data.n_requests) + 2 / data.n_requests
     ranks = np.linspace(max(q - reach, 0), min(q + reach, 1), GRID) * (len(order) - 1)
     grid = np.unique(order[ranks.astype(np.int64)])
-    counts = _counts(data, blocks, grid)
-    drawn = _draws(int(blocks[-1]) + 1)
-    upto = drawn @ np.cumsum(counts, axis=1)
+    upto = drawn @ np.cumsum(_counts(data, blocks, grid), axis=1)
     reached = upto[:, :-1] >= q * upto[:, -1:]  # the last column counts everything
-    found = np.where(reached.any(axis=1), grid[np.argmax(reached, axis=1)], grid[-1])
-    middle = float(np.quantile(order, q)) if (data.weights == 1).all() else float(np.median(found))
-    return _interval(found, middle, len(drawn[0]), tau)
+    found: Floats = np.where(reached.any(axis=1), grid[np.argmax(reached, axis=1)], grid[-1])
+    return found
 
 
 def mean_interval(data: Series) -> Interval | TooFew:
@@ -99,13 +112,13 @@ def mean_interval(data: Series) -> Interval | TooFew:
     if not len(data.values):
         return TooFew(0, MIN_BLOCKS, math.nan)
     tau = autocorrelation_time(data.by_request)
-    blocks = _blocks(data, tau, MIN_BLOCKS)
+    blocks = blocks_of(data.n_requests, tau, MIN_BLOCKS)
     if isinstance(blocks, TooFew):
         return blocks
     block = blocks[data.request]
     sums = np.bincount(block, weights=data.values * data.weights)
     weights = np.bincount(block, weights=data.weights)
-    drawn = _draws(int(blocks[-1]) + 1)
+    drawn = draws(int(blocks[-1]) + 1)
     found = (drawn @ sums) / np.maximum(drawn @ weights, 1e-300)
     return _interval(found, float(sums.sum() / weights.sum()), len(drawn[0]), tau)
 
@@ -152,9 +165,8 @@ def _ranks(values: Floats) -> Floats:
     return ranks
 
 
-def _blocks(data: Series, tau: float, least: int) -> Ints | TooFew:
-    """The block of each request, or why there cannot be enough of them."""
-    n = data.n_requests
+def blocks_of(n: int, tau: float, least: int) -> Ints | TooFew:
+    """The block of each of n requests in due order, or why there cannot be enough of them."""
     tau = upper_bound(tau, n)
     count = min(int(n / (TIMES_PER_BLOCK * tau)), MAX_BLOCKS)
     if count < MIN_BLOCKS or n < least * tau:
@@ -171,19 +183,28 @@ def _counts(data: Series, blocks: Ints, grid: Floats) -> Floats:
     return counts.reshape(n_blocks, width)
 
 
-def _draws(blocks: int) -> Floats:
-    rng = np.random.default_rng(SEED)
-    return rng.multinomial(blocks, np.full(blocks, 1 / blocks), size=RESAMPLES).astype(np.float64)
+@lru_cache(maxsize=4)
+def draws(blocks: int, stream: int = 0) -> Floats:
+    """How often each block is drawn: RESAMPLES rows, each row's sum is ``blocks``."""
+    rng = np.random.default_rng((SEED, stream))
+    drawn = rng.multinomial(blocks, np.full(blocks, 1 / blocks), size=RESAMPLES).astype(np.float64)
+    drawn.setflags(write=False)  # kept for the next caller
+    return drawn
 
 
-def _interval(found: Floats, middle: float, blocks: int, tau: float) -> Interval:
-    """Percentile interval, widened round the estimate for the small number of blocks.
+def small_sample_t(blocks: int) -> float:
+    """Half width of a 95 % interval in standard deviations of the resamples, for so many blocks.
 
-    Factor t(blocks - 1) / z sqrt(blocks / (blocks - 1)), t by Abramowitz & Stegun 26.7.5.
+    t(blocks - 1) sqrt(blocks / (blocks - 1)), t by Abramowitz & Stegun 26.7.5.
     """
     nu = blocks - 1
     t = Z + (Z**3 + Z) / (4 * nu) + (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * nu**2)
-    factor = t / Z * math.sqrt(blocks / nu)
+    return t * math.sqrt(blocks / nu)
+
+
+def _interval(found: Floats, middle: float, blocks: int, tau: float) -> Interval:
+    """Percentile interval, widened round the estimate for the small number of blocks."""
+    factor = small_sample_t(blocks) / Z
     low, high = np.quantile(found, (TAIL, 1 - TAIL))
     return Interval(
         middle - (middle - float(low)) * factor, middle + (float(high) - middle) * factor, blocks, tau
