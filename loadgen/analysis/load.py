@@ -92,7 +92,7 @@ def load_run(directory: Path) -> Run:
     Raises UsageError when the directory is none, or holds no readable plan.json or no records file.
     Damage inside a records file never raises: it is in ``Run.problems``.
     """
-    document = _read_plan(directory)
+    document = read_plan(directory)
     paths = sorted(directory.glob("records-*.jsonl"), key=_worker_order)
     if not paths:
         raise UsageError(f"{directory} holds no records-*.jsonl: no worker of this run wrote anything")
@@ -106,7 +106,8 @@ def load_run(directory: Path) -> Run:
     return _assemble(directory, document, files, builder)
 
 
-def _read_plan(directory: Path) -> dict[str, Any]:
+def read_plan(directory: Path) -> dict[str, Any]:
+    """plan.json as it is. Raises UsageError when the directory holds none that can be read."""
     path = directory / "plan.json"
     if not directory.is_dir():
         raise UsageError(
@@ -154,7 +155,8 @@ def _assemble(
         notes.append(f"{outside} record(s) outside the schedule (probes, or an index beyond it) are left out")
     if duplicates:
         notes.append(f"{duplicates} record(s) repeat an index; the one with an end instant counts")
-    reached, unreached = _missing(files, index[keep], file_of[keep], scheduled)
+    workers = len((document.get("pids") or {}).get("workers") or ())
+    reached, unreached = _missing(files, index[keep], file_of[keep], (scheduled, workers))
     rows = _rows(builder, ints, codes, (keep, reached, unreached))
     return Run(directory, document, tuple(files), rows, tuple(notes), duplicates)
 
@@ -182,29 +184,41 @@ def _one_row_an_index(index: Ints, inside: Mask, preference: Ints) -> tuple[Mask
     return keep, int((~first).sum())
 
 
-def _missing(files: list[RecordsFile], index: Ints, file_of: Any, scheduled: int | None) -> tuple[Ints, Ints]:
+def _missing(
+    files: list[RecordsFile], index: Ints, file_of: Any, plan: tuple[int | None, int]
+) -> tuple[Ints, Ints]:
     """Indices without a record: those that their worker had reached, and those it had not.
 
     Row i belongs to worker i mod n. A worker had reached its first ``dispatched`` rows, and every row up to
-    the largest index it recorded.
+    the largest index it recorded. ``plan``: rows scheduled (``None``: nobody planned it) and workers.
     """
-    n = len(files)
-    reach = [_reach(file, index[file_of == number], number, n) for number, file in enumerate(files)]
-    open_ended = scheduled is None
-    if scheduled is None:
-        scheduled = max(reach)
-    present = np.zeros(max(scheduled, int(index.max(initial=-1)) + 1), np.bool_)
+    scheduled, workers = plan
+    shards, n = _shards(files, workers)
+    reach = np.zeros(n, np.int64)
+    for number, (file, shard) in enumerate(zip(files, shards, strict=True)):
+        reach[shard] = max(reach[shard], _reach(file, index[file_of == number], shard, n))
+    owed = int(reach.max(initial=0)) if scheduled is None else scheduled
+    present = np.zeros(max(owed, int(index.max(initial=-1)) + 1), np.bool_)
     present[index] = True
-    missing = np.flatnonzero(~present[:scheduled]).astype(np.int64)
-    was_reached = missing < np.array(reach, np.int64)[missing % n]
-    if open_ended:  # the shards of a closed loop by duration end at different indices: none is owed
+    missing = np.flatnonzero(~present[:owed]).astype(np.int64)
+    was_reached = missing < reach[missing % n]
+    if scheduled is None:  # the shards of a closed loop by duration end at different indices: none is owed
         missing, was_reached = missing[was_reached], was_reached[was_reached]
     return missing[was_reached], missing[~was_reached]
 
 
-def _reach(file: RecordsFile, recorded: Ints, number: int, n: int) -> int:
+def _shards(files: list[RecordsFile], workers: int) -> tuple[list[int], int]:
+    """Each file's shard, its worker's number as long as all have one of their own; and how many there are."""
+    names = [file.worker for file in files]
+    count = max(workers, len(files), 1)
+    if len(set(names)) == len(names) and all(n.isdecimal() and int(n) < count for n in names):
+        return [int(name) for name in names], count
+    return list(range(len(files))), max(len(files), 1)
+
+
+def _reach(file: RecordsFile, recorded: Ints, shard: int, n: int) -> int:
     """One more than the largest index that the worker had reached."""
-    by_count = number + (file.dispatched - 1) * n + 1 if file.dispatched else 0
+    by_count = shard + (file.dispatched - 1) * n + 1 if file.dispatched else 0
     return max(by_count, int(recorded.max(initial=-1)) + 1)
 
 
