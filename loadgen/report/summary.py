@@ -48,6 +48,7 @@ from loadgen.report.figures import (
     percentile_name,
     steady_state,
 )
+from loadgen.report.html import write_html
 from loadgen.report.requests_csv import write_requests_csv
 from loadgen.slo import Objective, parse_objectives
 
@@ -57,7 +58,7 @@ Json = dict[str, Any]
 
 
 def write_reports(directory: Path, percentiles: Sequence[float] = ()) -> Json:
-    """Compute the run's summary and write summary.json and requests.csv beside its records.
+    """Compute the run's summary and write summary.json, requests.csv and report.html.
 
     Raises UsageError when the directory is not a run's.
     """
@@ -65,6 +66,7 @@ def write_reports(directory: Path, percentiles: Sequence[float] = ()) -> Json:
     summary = summarise(run, percentiles)
     (directory / "summary.json").write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
     write_requests_csv(run, directory / "requests.csv")
+    write_html(run, summary, directory / "report.html")
     return summary
 
 
