@@ -88,9 +88,14 @@ def quantile_interval(data: Series, q: float) -> Interval | TooFew:
 
 
 def quantile_time(data: Series, q: float) -> float:
-    """Autocorrelation time for the quantile: of ranks, or of lying beyond it if that is longer."""
-    at = np.quantile(data.by_request, q, method="inverted_cdf")
-    return max(autocorrelation_time(_ranks(data.by_request)), autocorrelation_time(data.by_request > at))
+    """Autocorrelation time for the quantile: of ranks, or of lying beyond it if that is longer.
+
+    A rare tail cannot tell its own dependence, so that beyond p90 (below p10) that level's counts as well.
+    """
+    levels = sorted({q, min(max(q, 0.1), 0.9)})
+    at = np.quantile(data.by_request, levels, method="inverted_cdf")
+    beyond = max(autocorrelation_time(data.by_request > level) for level in at)
+    return max(autocorrelation_time(_ranks(data.by_request)), beyond)
 
 
 def resampled_quantile(data: Series, blocks: Ints, q: float, drawn: Floats) -> Floats:

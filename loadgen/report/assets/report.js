@@ -4,7 +4,7 @@
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const colours = () => ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6"].map(css);
   const onTime = ["chart-time", "chart-load", "chart-heat"].filter((id) => document.getElementById(id));
-  const config = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
+  const config = { displaylogo: false, responsive: true, modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
   const narrow = () => window.innerWidth < 640;
 
   const layout = (x, y, more) => {
@@ -45,7 +45,7 @@
       const dark = matchMedia("(prefers-color-scheme: dark)").matches;
       return [[{ type: "heatmap", x: d.t, y: d.ms, z: d.z.map((row) => row.map((v) => (v ? Math.log10(v + 1) : null))),
         customdata: d.z, hovertemplate: "%{x} s, %{y} ms: %{customdata} tokens<extra></extra>",
-        colorscale: dark ? "Viridis" : "YlGnBu", reversescale: !dark && false, showscale: false }],
+        colorscale: dark ? "Viridis" : "YlGnBu", reversescale: !dark, showscale: false }],
       layout("s from the start of the schedule", "ITL, ms", { yaxis: { type: "log" } })];
     },
     "chart-prompt": () => {
