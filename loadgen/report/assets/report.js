@@ -4,7 +4,7 @@
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const colours = () => ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6"].map(css);
   const onTime = ["chart-time", "chart-load", "chart-heat"].filter((id) => document.getElementById(id));
-  const config = { displaylogo: false, responsive: true, modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
+  const config = { displaylogo: false, displayModeBar: window.innerWidth < 640 ? false : "hover", responsive: true, modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
   const narrow = () => window.innerWidth < 640;
 
   const layout = (x, y, more) => {
@@ -17,12 +17,14 @@
       xaxis: { ...axis, title: { text: x }, ...xaxis }, yaxis: { ...axis, title: { text: y }, ...yaxis }, ...rest,
     };
   };
+  // Plotly reads tags in labels: foreign names must not be any
+  const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;");
   const line = (x, y, name, more) => ({ type: "scatter", mode: "lines", x, y, name, ...more });
 
   const charts = {
     "chart-ecdf": () => {
       const metric = document.getElementById("ecdf-metric").value;
-      return [data.ecdf[metric].map((s) => line(s.x, s.y, s.name)),
+      return [data.ecdf[metric].map((s) => line(s.x, s.y, plain(s.name))),
         layout("ms", "share answered within", { xaxis: { type: "log" }, yaxis: { range: [0, 1.02] } })];
     },
     "chart-time": () => {
