@@ -22,7 +22,6 @@ from loadgen.analysis.intervals import (
     Series,
     TooFew,
     Z,
-    autocorrelation_time,
     blocks_of,
     draws,
     least_values,
@@ -146,9 +145,7 @@ def _mean_difference(
         return None
     a, b, paired = sides
     values = float(a.values.mean()), float(b.values.mean())
-    statistic = _Statistic(
-        lambda d: autocorrelation_time(d.by_request), _resampled_mean, MIN_BLOCKS, ratio, paired
-    )
+    statistic = _Statistic(lambda data: data.own_time, _resampled_mean, MIN_BLOCKS, ratio, paired)
     return _difference(name, values, (a, b), statistic)
 
 

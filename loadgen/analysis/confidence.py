@@ -12,7 +12,7 @@ from loadgen.analysis.rows import Floats, Ints, Mask, Rows
 
 Figure = Interval | TooFew
 WITH_INTERVALS = ("ttft", "ttft_from_due", "tpot", "e2e", "e2e_from_due")
-MAX_GAPS = 1 << 21
+MAX_GAPS = 1 << 20
 """Chunk gaps that intervals of itl and icl are taken from;
 beyond, every k-th request is (a wider interval)."""
 

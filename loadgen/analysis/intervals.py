@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,40 @@ class Series:
     by_request: Floats
     """One value a request, for the autocorrelation."""
 
+    @cached_property
+    def ordered(self) -> Floats:
+        """The values, ascending."""
+        return np.sort(self.values)
+
+    @cached_property
+    def own_time(self) -> float:
+        """Autocorrelation time of the requests' values."""
+        return autocorrelation_time(self.by_request)
+
+    @cached_property
+    def rank_time(self) -> float:
+        """Autocorrelation time of the requests' ranks."""
+        ranks = np.empty(len(self.by_request))
+        ranks[self._order] = np.arange(len(ranks))
+        return autocorrelation_time(ranks)
+
+    @cached_property
+    def times_beyond(self) -> dict[float, float]:
+        """What `time_beyond` has found so far."""
+        return {}
+
+    @cached_property
+    def _order(self) -> Ints:
+        return np.argsort(self.by_request, kind="stable")
+
+    def time_beyond(self, q: float) -> float:
+        """Autocorrelation time of lying beyond the quantile q."""
+        if q not in self.times_beyond:
+            n = len(self.by_request)
+            level = self.by_request[self._order[min(max(math.ceil(q * n) - 1, 0), n - 1)]]
+            self.times_beyond[q] = autocorrelation_time(self.by_request > level)
+        return self.times_beyond[q]
+
 
 def series(values_in_due_order: Floats) -> Series:
     """The series of one value a request; NaN (no value) is left out."""
@@ -83,7 +117,7 @@ def quantile_interval(data: Series, q: float) -> Interval | TooFew:
     drawn = draws(int(blocks[-1]) + 1)
     found = resampled_quantile(data, blocks, q, drawn)
     whole = (data.weights == 1).all()
-    middle = float(np.quantile(data.values, q)) if whole else float(np.median(found))
+    middle = _quantile_of(data.ordered, q) if whole else float(np.median(found))
     return _interval(found, middle, len(drawn[0]), tau)
 
 
@@ -92,15 +126,12 @@ def quantile_time(data: Series, q: float) -> float:
 
     A rare tail cannot tell its own dependence, so that beyond p90 (below p10) that level's counts as well.
     """
-    levels = sorted({q, min(max(q, 0.1), 0.9)})
-    at = np.quantile(data.by_request, levels, method="inverted_cdf")
-    beyond = max(autocorrelation_time(data.by_request > level) for level in at)
-    return max(autocorrelation_time(_ranks(data.by_request)), beyond)
+    return max(data.rank_time, data.time_beyond(q), data.time_beyond(min(max(q, 0.1), 0.9)))
 
 
 def resampled_quantile(data: Series, blocks: Ints, q: float, drawn: Floats) -> Floats:
     """The quantile of every resample (one a row of ``drawn``: how often each block was drawn)."""
-    order = np.sort(data.values)
+    order = data.ordered
     # a block's own share beyond the quantile varies at most this much: eight standard errors to either
     # side leave no resample outside the grid
     reach = 8 * math.sqrt(q * (1 - q) * quantile_time(data, q) / data.n_requests) + 2 / data.n_requests
@@ -116,7 +147,7 @@ def mean_interval(data: Series) -> Interval | TooFew:
     """Interval of the mean of all values; of a share, for values 0 and 1."""
     if not len(data.values):
         return TooFew(0, MIN_BLOCKS, math.nan)
-    tau = autocorrelation_time(data.by_request)
+    tau = data.own_time
     blocks = blocks_of(data.n_requests, tau, MIN_BLOCKS)
     if isinstance(blocks, TooFew):
         return blocks
@@ -139,7 +170,7 @@ def autocorrelation_time(x: NDArray[np.generic]) -> float:
         whole = len(values) // each * each
         values = values[:whole].reshape(-1, each).mean(axis=1)
     n = len(values)
-    spectrum = np.fft.rfft(values - values.mean(), 2 * n)
+    spectrum = np.fft.rfft(values - values.mean(), 1 << (2 * n - 1).bit_length())
     covariance = np.fft.irfft(np.abs(spectrum) ** 2)[:n] / n
     if covariance[0] <= 0:
         return 1.0
@@ -164,10 +195,10 @@ def least_values(q: float) -> int:
     return max(int(math.log(TAIL) / math.log(1 - rarer)), MIN_BLOCKS)
 
 
-def _ranks(values: Floats) -> Floats:
-    ranks = np.empty(len(values))
-    ranks[np.argsort(values, kind="stable")] = np.arange(len(values))
-    return ranks
+def _quantile_of(ordered: Floats, q: float) -> float:
+    rank = q * (len(ordered) - 1)
+    low, high = float(ordered[math.floor(rank)]), float(ordered[math.ceil(rank)])
+    return low + (high - low) * (rank - math.floor(rank))
 
 
 def blocks_of(n: int, tau: float, least: int) -> Ints | TooFew:

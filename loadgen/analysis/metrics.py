@@ -67,6 +67,12 @@ def mean_icl_ns(rows: Rows) -> Floats:
 
 def mean_itl_ns(rows: Rows) -> Floats:
     """A request's own itl: the mean over the tokens after its first chunk."""
+    if "mean_itl" not in rows.memo:
+        rows.memo["mean_itl"] = _mean_itl_ns(rows)
+    return rows.memo["mean_itl"]
+
+
+def _mean_itl_ns(rows: Rows) -> Floats:
     sums = np.full(len(rows), np.nan)
     tokens = np.zeros(len(rows))
     for chosen in _row_blocks(rows, np.ones(len(rows), np.bool_)):
