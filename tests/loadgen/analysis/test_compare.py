@@ -55,7 +55,7 @@ def test_a_run_against_itself_and_against_its_like_has_no_difference(base, tmp_p
     assert set(verdicts(base, base).values()) == {"same"}
     false_alarms = 0
     small = write(tmp_path / "small", seed=1, n=1000)
-    for seed in range(2, 10):
+    for seed in range(2, 8):
         found = verdicts(small, write(tmp_path / f"b{seed}", seed=seed, n=1000))
         false_alarms += any(v in ("better", "worse") for v in found.values())
         assert found["ttft_p50"] in ("same", "cannot tell")

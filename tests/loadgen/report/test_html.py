@@ -1,6 +1,8 @@
+import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -118,3 +120,10 @@ def test_a_run_without_a_single_answer_still_has_a_page(tmp_path):
         loaded = load_run(RunBuilder(tmp_path / name).add(*rows).write())
         write_html(loaded, summarise(loaded), tmp_path / f"{name}.html")
         assert "Outcomes" in (tmp_path / f"{name}.html").read_text()
+
+
+def test_the_chart_library_is_the_one_that_its_note_names():
+    assets = files("loadgen.report").joinpath("assets")
+    digest = hashlib.sha256(assets.joinpath("plotly-cartesian.min.js").read_bytes()).hexdigest()
+    assert digest in assets.joinpath("SOURCES.txt").read_text()
+    assert "MIT" in assets.joinpath("plotly-LICENSE.txt").read_text()
