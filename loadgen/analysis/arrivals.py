@@ -28,6 +28,10 @@ class Arrivals:
     gap_cv: float | None = None
     idc: dict[float, float | None] = field(default_factory=dict)
 
+    def windows(self, window_s: float) -> int:
+        """Whole windows of that length: how much an IDC rests on."""
+        return int(self.span_s * 1e9 // round(window_s * 1e9))
+
 
 def describe(instants_ns: Ints) -> Arrivals:
     """Figures of the instants (ns, any order)."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from loadgen.analysis.intervals import Interval, Series, TooFew, mean_interval, quantile_interval, series
-from loadgen.analysis.metrics import gaps_with_rows, mean_icl_ns, mean_itl_ns
+from loadgen.analysis.metrics import durations_ns, gaps_with_rows, mean_icl_ns, mean_itl_ns
 from loadgen.analysis.rows import Floats, Ints, Mask, Rows
 
 Figure = Interval | TooFew
@@ -18,13 +18,19 @@ beyond, every k-th request is (a wider interval)."""
 
 
 def metric_intervals(
-    rows: Rows, ok: Mask, durations: Mapping[str, Floats], quantiles: Sequence[float]
+    rows: Rows, ok: Mask, gaps: Sequence[str], quantiles: Sequence[float]
 ) -> dict[str, dict[float | None, Figure]]:
-    """95 % intervals of the chosen rows' figures, ns: metric to quantile (``None``: the mean) to interval."""
+    """95 % intervals of the chosen rows' figures, ns: metric to quantile (``None``: the mean) to interval.
+
+    ``gaps``: which of itl and icl to judge beside the durations of `WITH_INTERVALS`.
+    """
     due_order = due_ordered(rows, ok)
+    durations = durations_ns(rows)
     data = {name: series(durations[name][due_order]) for name in WITH_INTERVALS}
-    data["itl"] = gap_series(rows, due_order, mean_itl_ns(rows), per_token=True)
-    data["icl"] = gap_series(rows, due_order, mean_icl_ns(rows), per_token=False)
+    for name in gaps:
+        per_token = name == "itl"
+        own = mean_itl_ns(rows) if per_token else mean_icl_ns(rows)
+        data[name] = gap_series(rows, due_order, own, per_token=per_token)
     return {
         name: {None: mean_interval(one), **{q: quantile_interval(one, q) for q in quantiles}}
         for name, one in data.items()

@@ -117,6 +117,11 @@ def itl_is_estimated(rows: Rows, which: Mask) -> bool:
     return bool((which & (rows.gaps.count > 0) & ~rows.gaps.has_tokens).any())
 
 
+def one_token_a_chunk(rows: Rows, which: Mask) -> bool:
+    """Whether itl and icl of the chosen rows are the same: each chunk after a gap carries one token."""
+    return all((_carried(rows, chosen) == 1).all() for chosen in _row_blocks(rows, which))
+
+
 def coalesced_ratio(rows: Rows, which: Mask) -> float:
     """Share of chunk gaps that are 0: chunks read together, whose own instants are not known."""
     total = zero = 0

@@ -10,7 +10,7 @@ import numpy as np
 from loadgen.analysis.confidence import Figure, due_ordered, metric_intervals
 from loadgen.analysis.intervals import TooFew
 from loadgen.analysis.load import Run
-from loadgen.analysis.metrics import GENERATORS_OWN, durations_ns, icl_blocks, itl_blocks
+from loadgen.analysis.metrics import GENERATORS_OWN, durations_ns, icl_blocks, itl_blocks, one_token_a_chunk
 from loadgen.analysis.rows import Floats, Mask
 from loadgen.analysis.spread import Spread, quantile_with_failures, spread, spread_of_blocks
 from loadgen.analysis.steady import find_cut
@@ -34,12 +34,16 @@ def metric_figures(run: Run, which: Mask, quantiles: Sequence[float]) -> Json:
         if failures and name in FAILURES_COUNT:
             found[name]["with_failures"] = _failing_figures(values[ok], failures, quantiles)
     found["icl"] = figures(spread_of_blocks(lambda: icl_blocks(rows, ok), quantiles))
-    found["itl"] = figures(spread_of_blocks(lambda: itl_blocks(rows, ok), quantiles))
-    for name, intervals in metric_intervals(rows, ok, durations, quantiles).items():
+    if not (same := one_token_a_chunk(rows, ok)):
+        found["itl"] = figures(spread_of_blocks(lambda: itl_blocks(rows, ok), quantiles))
+    gaps = ("icl",) if same else ("icl", "itl")
+    for name, intervals in metric_intervals(rows, ok, gaps, quantiles).items():
         found[name]["intervals"] = {
             "mean_ms" if q is None else f"{percentile_name(q)}_ms": interval_figures(interval, 1e6)
             for q, interval in intervals.items()
         }
+    if same:  # a run of a hundred million chunks is not gone through twice
+        found["itl"] = found["icl"]
     return found
 
 

@@ -17,7 +17,7 @@ import orjson
 from loadgen.analysis.load import Run
 from loadgen.analysis.views import chart_data
 from loadgen.report.notes import METHOD_NOTES, caption_of_time, verdict_words
-from loadgen.report.terminal import LATENCIES, number, printable
+from loadgen.report.terminal import LATENCIES, idc_words, number, printable
 
 Json = dict[str, Any]
 PERCENTILES = ("p50", "p90", "p95", "p99")
@@ -147,7 +147,7 @@ def _asked_and_sent(summary: Json) -> str:
         )
     ]
     lines += [
-        (f"IDC {window} s", number(value), number(sent["idc"][window]))
+        (idc_words(asked, window), number(value), number(sent["idc"][window]))
         for window, value in asked["idc"].items()
     ]
     lag = summary["lag_ms"]
@@ -172,16 +172,18 @@ def _service_levels(summary: Json) -> str:
     if summary["attainment"] is not None:
         lines = [("all", _percent(summary["attainment"]), number(summary["request_goodput"]))]
         for name, block in summary["classes"].items():
-            lines.append((name, _percent(block["attainment"]), ""))
+            lines.append((name, _percent(block["attainment"]), number(block["request_goodput"])))
         parts.append(_table("Attainment and goodput", ("class", "met every bound", "goodput, 1/s"), lines))
-    gates = [
-        (g["gate"], "pass" if g["passed"] else "fail", number(g.get("value_ms", g.get("value"))))
-        for g in summary["gates"]
-    ]
+    gates = [(g["gate"], "pass" if g["passed"] else "fail", _gate_value(g)) for g in summary["gates"]]
     if gates:
         parts.append(_table("Gates", ("gate", "verdict", "value"), gates))
     bounds = ", ".join(summary["objectives"])
     return _section("Service levels", f'<p class="soft">Stated: {_text(bounds)}</p>', *parts)
+
+
+def _gate_value(gate: Json) -> str:
+    reached = gate.get("value_ms", gate.get("value"))
+    return "infinite" if reached is None and gate.get("failures") else number(reached)
 
 
 def _percent(share: float | None) -> str:

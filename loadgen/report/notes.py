@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.report.terminal import number
+from loadgen.report.terminal import attainment_words, number
 
 Json = dict[str, Any]
 
@@ -53,7 +53,7 @@ def verdict_words(summary: Json) -> Verdict:
     lines += [f"{stop}: {why}" if why else stop for stop, why in summary["stops"].items()]
     lines += [_gate_words(gate) for gate in gates]
     if summary["attainment"] is not None:
-        lines.append(f"{summary['attainment']:.2%} of the requests met every bound of their SLO")
+        lines.append(f"{attainment_words(summary)} of the requests met every bound of their SLO")
     lines.append(
         f"{number(summary['completed'])} of {number(summary['scheduled'])} requests succeeded, "
         f"{number(summary['request_throughput'])} a second; TTFT p50 {number(summary['median_ttft_ms'])} ms, "

@@ -109,7 +109,7 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
             "stops": run.stops,
             "incomplete": bool(run.problems),
             "unreachable": unreachable(run.rows),
-            "notes": list(run.notes),
+            "notes": [*run.notes, *_unknown_classes(run, objectives)],
             **_asked_and_sent(run, validity, quantiles),
             "metrics": metrics,
             "itl_estimated": itl_is_estimated(run.rows, good(run, run.measured)),
@@ -121,7 +121,7 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
             "generator": generator_cost(run),
             "objectives": [o.text for o in objectives],
             "gates": _gates(run, objectives, outcomes),
-            "classes": _classes(run, objectives, met, quantiles),
+            "classes": _classes(run, objectives, met, quantiles, throughput["measured"]["duration_s"]),
         }
     )
     return found
@@ -243,6 +243,7 @@ def _arrivals(found: Arrivals) -> Json:
         "rate_per_s": found.rate_per_s,
         "gap_cv": found.gap_cv,
         "idc": idc,
+        "idc_windows": {f"{window:g}": found.windows(window) for window in found.idc},
     }
 
 
@@ -253,6 +254,11 @@ def _validity(validity: Validity) -> Json:
         "reasons": list(validity.reasons),
         "limits": {"lag_p99_ms": limits.lag_p99_ns / 1e6, "not_sent_ratio": limits.not_sent_ratio},
     }
+
+
+def _unknown_classes(run: Run, objectives: Sequence[Objective]) -> list[str]:
+    named = [o for o in objectives if o.class_name is not None and o.class_name not in run.rows.classes]
+    return [f"SLO {o.text}: no request is of class {o.class_name!r}" for o in named]
 
 
 def _gates(run: Run, objectives: Sequence[Objective], outcomes: dict[str, int]) -> list[Json]:
@@ -282,7 +288,9 @@ def _gate(result: GateResult) -> Json:
     }
 
 
-def _classes(run: Run, objectives: Sequence[Objective], met: Mask, quantiles: Sequence[float]) -> Json:
+def _classes(
+    run: Run, objectives: Sequence[Objective], met: Mask, quantiles: Sequence[float], duration_s: float
+) -> Json:
     blocks: Json = {}
     for name in run.rows.classes:
         mine = run.rows.of_class(name)
@@ -294,6 +302,11 @@ def _classes(run: Run, objectives: Sequence[Objective], met: Mask, quantiles: Se
             "outcomes": count_outcomes(run.rows, mine),
             "attainment": _share(met & asked, asked) if bound else None,
             "met": int((met & which).sum()) if bound else None,
+            "request_throughput": int(good(run, which).sum()) / duration_s if duration_s else None,
+            "request_goodput": int((met & which).sum()) / duration_s if bound and duration_s else None,
+            "output_throughput": _tokens(run, "n_output", good(run, which)) / duration_s
+            if duration_s
+            else None,
             "metrics": metric_figures(run, which, quantiles),
         }
     return blocks

@@ -12,6 +12,7 @@ from rich.text import Text
 
 Json = dict[str, Any]
 NARROW = 80
+FEW_WINDOWS = 30
 LATENCIES = (
     ("ttft", "TTFT"), ("ttft_from_due", "TTFT from due"), ("ttfo", "1st output token"),
     ("itl", "ITL per token"), ("icl", "ICL per chunk"), ("tpot", "TPOT"), ("e2e", "E2E"),
@@ -72,7 +73,7 @@ def _asked_and_sent(console: Console, summary: Json) -> None:
     table.add_row("gap CV", number(asked["gap_cv"]), number(sent["gap_cv"]))
     for window, value in asked["idc"].items():
         if value is not None or sent["idc"][window] is not None:
-            table.add_row(f"IDC {window} s", number(value), number(sent["idc"][window]))
+            table.add_row(idc_words(asked, window), number(value), number(sent["idc"][window]))
     show(console, "What was asked, what was sent", table)
     lag = summary["lag_ms"]
     console.print(f"KS distance of sent gaps to asked: {number(summary['arrivals']['gap_ks'])}")
@@ -203,7 +204,7 @@ def _throughput(console: Console, summary: Json) -> None:
     table.add_row("input + output tokens", number(summary["total_token_throughput"]), number(total))
     show(console, "Throughput", table)
     if summary["attainment"] is not None:
-        console.print(f"attainment {summary['attainment']:.2%} of the requests asked of the endpoint")
+        console.print(f"attainment {attainment_words(summary)} of the requests asked of the endpoint")
     console.print()
 
 
@@ -244,6 +245,22 @@ def _lengths(console: Console, summary: Json) -> None:
             table.add_row(side, *cells)
     if table.row_count:
         show(console, "Lengths, tokens", table)
+
+
+def idc_words(arrivals: Json, window: str) -> str:
+    """What an IDC is of; and on how few windows it rests, where they are few."""
+    windows = arrivals["idc_windows"][window]
+    return f"IDC {window} s" if windows >= FEW_WINDOWS else f"IDC {window} s ({windows} windows)"
+
+
+def attainment_words(summary: Json) -> str:
+    """The share that met every bound, with its interval where there is one."""
+    interval = summary["attainment_interval"]
+    if "low" not in interval:
+        return f"{summary['attainment']:.2%}"
+    return (
+        f"{summary['attainment']:.2%} (95 %: {max(interval['low'], 0):.2%} – {min(interval['high'], 1):.2%})"
+    )
 
 
 def number(value: float | None) -> str:

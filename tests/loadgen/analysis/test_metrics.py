@@ -14,6 +14,7 @@ from loadgen.analysis.metrics import (
     lag_ns,
     mean_icl_ns,
     mean_itl_ns,
+    one_token_a_chunk,
 )
 from loadgen.analysis.spread import spread_of_blocks
 from tests.loadgen.analysis.run_builder import MS, RunBuilder, request
@@ -102,6 +103,16 @@ def test_tokens_that_do_not_match_the_chunks_are_not_believed(rows_of):
     rows = rows_of(request(0, chunks=[0, 10], tokens=[1, 1, 1], n_output=4))
     assert itl_is_estimated(rows, every(rows))
     assert joined(itl_blocks(rows, every(rows)))[0].tolist() == [5]
+
+
+def test_itl_and_icl_are_one_where_every_chunk_carries_one_token(rows_of):
+    rows = rows_of(
+        request(0, chunks=[0, 5, 9], tokens=[4, 1, 1]),
+        request(1, chunks=[0, 5], n_output=2),
+        request(2, chunks=[0, 5], tokens=[1, 2]),
+    )
+    assert one_token_a_chunk(rows, rows.instant("index") < 2)
+    assert not one_token_a_chunk(rows, every(rows))
 
 
 def test_chunks_read_together_are_counted(rows_of):

@@ -62,6 +62,19 @@ def test_a_known_runs_figures_come_out_as_worked_out_by_hand(builder):
     assert summary["classes"]["chat"]["metrics"]["ttft"]["p50_ms"] == 150
 
 
+def test_a_class_has_its_own_throughput_and_goodput(builder):
+    classes = summarise(load_run(known(builder).write()))["classes"]
+    assert classes["chat"]["request_throughput"] == pytest.approx(2 / 9)
+    assert classes["chat"]["request_goodput"] == pytest.approx(1 / 9)
+    assert classes["batch"]["output_throughput"] == pytest.approx(5 / 9)
+
+
+def test_an_slo_of_a_class_that_no_request_has_is_said(builder):
+    builder.options["slo"] = ["chta:ttft=5ms"]
+    notes = summarise(load_run(builder.add(request(0, class_name="chat", chunks=[1])).write()))["notes"]
+    assert notes == ["SLO chta:ttft=5ms: no request is of class 'chta'"]
+
+
 def test_failures_are_a_second_series_where_they_are_infinitely_slow(builder):
     ttft = summarise(load_run(known(builder).write()))["metrics"]["ttft"]
     assert ttft["with_failures"] == {
