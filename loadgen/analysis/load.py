@@ -148,7 +148,7 @@ def _assemble(
     index, file_of = ints["index"], builder.file.take()
     planned = document.get("scheduled")
     scheduled = planned if isinstance(planned, int) else None
-    inside = _in_schedule(builder.ids, index, scheduled)
+    inside = _in_schedule(builder.ids, index, _most_rows(files) if scheduled is None else scheduled)
     keep, duplicates = _one_row_an_index(index, inside, _preference(ints, codes, builder))
     notes = []
     if outside := int((~inside).sum()):
@@ -161,10 +161,14 @@ def _assemble(
     return Run(directory, document, tuple(files), rows, tuple(notes), duplicates)
 
 
-def _in_schedule(ids: list[str], index: Ints, scheduled: int | None) -> Mask:
+def _most_rows(files: list[RecordsFile]) -> int:
+    """An index that no closed loop of these files can have reached, whatever a damaged line says."""
+    return 10 * len(files) * (max(file.rows for file in files) + 10_000)
+
+
+def _in_schedule(ids: list[str], index: Ints, scheduled: int) -> Mask:
     probes = np.fromiter((i.startswith(PROBE_PREFIX) for i in ids), np.bool_, len(ids))
-    inside = ~probes
-    return inside if scheduled is None else inside & (index < scheduled)
+    return ~probes & (index < scheduled)
 
 
 def _preference(ints: dict[str, Ints], codes: dict[str, Any], builder: ColumnsBuilder) -> Ints:

@@ -18,6 +18,8 @@ from loadgen.record import RECORDS_FORMAT, RECORDS_VERSION, Outcome
 BATCH = 1024
 REQUIRED = ("id", "index", "outcome", "due_ns")
 OUTCOMES = frozenset(str(outcome) for outcome in Outcome)
+FAR_NS = 10**17
+"""Three years: no instant of a run lies farther from its schedule's instant 0."""
 FEW = 5
 """Unreadable lines that are named one by one; the rest is a count."""
 
@@ -52,7 +54,8 @@ class RecordsFile:
     def dispatched(self) -> int:
         """Rows the worker says it had dispatched at its last word (0: it never said)."""
         counts = [e.get("dispatched") for e in self.named("watch")]
-        return max((c for c in counts if isinstance(c, int)), default=0)
+        believable = 10 * (self.rows + 10_000)  # a damaged number must not become a billion lost rows
+        return max((c for c in counts if isinstance(c, int) and c <= believable), default=0)
 
 
 class Grown(Generic[T]):
@@ -99,10 +102,11 @@ class ColumnsBuilder:
         tokens, has_tokens = _tokens(batch, counts)
         ids = [row["id"] for row in batch]
         words = {name: [row.get(name) for row in batch] for name in TEXTS}
+        for name in INSTANTS:
+            ints[name][ints[name] != NONE] -= t0_ns
         _check(batch, ids, words, gaps)
+        _check_instants(ints)
         for name, column in ints.items():
-            if name in INSTANTS:
-                column[column != NONE] -= t0_ns
             self.ints[name].extend(column)
         self.ids += ids
         for name, column_words in words.items():
@@ -274,6 +278,13 @@ def _check(batch: list[Row], ids: list[Any], words: dict[str, list[Any]], gaps: 
             raise ValueError(f"unknown outcome {outcome!r}")
     if len(gaps) and int(gaps.min()) < 0:
         raise ValueError("a negative chunk gap")
+
+
+def _check_instants(ints: dict[str, Ints]) -> None:
+    for name in INSTANTS:
+        known = ints[name][ints[name] != NONE]
+        if len(known) and max(abs(int(known.min())), abs(int(known.max()))) > FAR_NS:
+            raise ValueError(f"{name} lies years from the schedule's instant 0")
 
 
 def _judge(found: RecordsFile) -> None:
