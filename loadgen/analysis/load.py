@@ -232,10 +232,8 @@ def _rows(
     keep, reached, unreached = which
     made_up = len(reached) + len(unreached)
     words = builder.words
-    lost, not_sent = (
-        words["outcome"].setdefault(str(o), len(words["outcome"])) for o in (Outcome.LOST, Outcome.NOT_SENT)
-    )
-    why = {r: words["error"].setdefault(r, len(words["error"])) for r in (NO_RECORD, WORKER_LOST)}
+    lost, not_sent = words["outcome"][str(Outcome.LOST)], words["outcome"][str(Outcome.NOT_SENT)]
+    why = {reason: words["error"][reason] for reason in (NO_RECORD, WORKER_LOST)}
     filled = {
         "outcome": np.repeat([lost, not_sent], [len(reached), len(unreached)]),
         "error": np.repeat([why[NO_RECORD], why[WORKER_LOST]], [len(reached), len(unreached)]),
@@ -247,7 +245,7 @@ def _rows(
     texts = {
         name: Texts(
             np.concatenate([codes.pop(name)[keep], filled.get(name, np.full(made_up, -1))]).astype(np.int32),
-            tuple(words[name]),
+            words[name].words,
         )
         for name in TEXTS
     }
