@@ -44,7 +44,11 @@ def tpot_ns(rows: Rows) -> Floats:
 
 
 def durations_ns(rows: Rows) -> dict[str, Floats]:
-    """Every duration with one value a row, by name."""
+    """Every duration with one value a row, by name.
+
+    connect and tls: of rows that waited for a connection of their own; one that was open already cost nothing.
+    """
+    own = rows.has("taken_ns") & (rows.instant("connect_start_ns") >= rows.instant("taken_ns"))
     return {
         "ttft": rows.between("sent_ns", "first_ns"),
         "ttft_from_due": rows.between("due_ns", "first_ns"),
@@ -53,8 +57,8 @@ def durations_ns(rows: Rows) -> dict[str, Floats]:
         "e2e": rows.between("sent_ns", "last_ns"),
         "e2e_from_due": rows.between("due_ns", "last_ns"),
         "headers": rows.between("sent_ns", "headers_ns"),
-        "connect": rows.between("connect_start_ns", "connect_end_ns"),
-        "tls": rows.between("connect_end_ns", "tls_end_ns"),
+        "connect": np.where(own, rows.between("connect_start_ns", "connect_end_ns"), np.nan),
+        "tls": np.where(own, rows.between("connect_end_ns", "tls_end_ns"), np.nan),
         "sent_after_taken": rows.between("taken_ns", "sent_ns"),
     }
 

@@ -55,6 +55,13 @@ def test_every_duration_is_the_difference_that_its_formula_says(rows_of):
     assert lag_ns(rows)[0] == 0.5 * MS
 
 
+def test_a_connection_that_was_open_already_is_not_counted_as_waited_for(rows_of):
+    opened = {"connect_start_ns": 7_000_005_000_123, "connect_end_ns": 7_000_006_000_123}
+    rows = rows_of(request(0, due_ms=4, chunks=[9], **opened), request(1, due_ms=50, chunks=[60], **opened))
+    assert durations_ns(rows)["connect"].tolist()[0] == MS
+    assert np.isnan(durations_ns(rows)["connect"][1])
+
+
 def test_what_never_came_has_no_duration(rows_of):
     rows = rows_of(request(0, outcome="timeout"))
     assert np.isnan(durations_ns(rows)["ttft"][0])
