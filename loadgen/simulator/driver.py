@@ -45,6 +45,6 @@ class Driver:
                 await asyncio.sleep(0)  # behind: the sockets must still have their turn
             await sleep_until_ns(step.end_ns)
             for request in self.engine.complete(step):
-                if request.sink:
-                    request.sink(request, request.produced >= request.n_output)
+                if request.on_token:
+                    request.on_token(request, request.produced >= request.n_output)
             now = step.end_ns
