@@ -41,7 +41,9 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """One engine. ``num_blocks`` 0: no limit on KV memory. ``noise``: CV of step times."""
+    """One engine. ``num_blocks`` 0: no limit on KV memory. ``noise``: CV of step times. ``intake_ms``: from a
+    request's arrival to the queue (HTTP, tokenizer).
+    """
 
     cost: LinearCost | RooflineCost = field(default_factory=LinearCost)
     max_num_seqs: int = 256
@@ -56,6 +58,7 @@ class EngineConfig:
     policy: str = "fcfs"
     slo: SloRule = field(default_factory=SloRule)
     faults: Faults = field(default_factory=Faults)
+    intake_ms: float = 0.0
     noise: float = 0.0
     seed: int = 0
 
@@ -71,8 +74,8 @@ class EngineConfig:
             raise UsageError("max_num_seqs and block_size must be at least 1, num_blocks at least 0")
         if self.num_blocks and self.num_blocks * self.block_size < self.max_model_len:
             raise UsageError(
-                f"{self.num_blocks} blocks of {self.block_size} tokens cannot hold one request of max_model_len "
-                f"{self.max_model_len}"
+                f"{self.num_blocks} blocks of {self.block_size} tokens cannot hold one request of "
+                f"max_model_len {self.max_model_len}"
             )
 
 
@@ -117,7 +120,8 @@ def config_from_json(row: dict[str, Any]) -> EngineConfig:
         for name in ("stalls", "crashes"):
             faults[name] = tuple(tuple(pair) for pair in faults.get(name, ()))
         row["faults"] = _make(Faults, faults)
-    return _make(EngineConfig, row)
+    config: EngineConfig = _make(EngineConfig, row)
+    return config
 
 
 def _make(kind: type[Any], row: dict[str, Any]) -> Any:

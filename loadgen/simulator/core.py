@@ -103,7 +103,8 @@ class Engine:
         if self._static_size and not pieces:
             load.decodes = self._static_size
         if not load.sequences:
-            return self._stuck(now_ns)
+            self._stuck()
+            return None
         duration = self.config.cost.step_ns(load) * self._noise.factor()
         end, is_crash = self.outages.end_of(now_ns, now_ns + max(1, round(duration)))
         self._next += 1
@@ -282,7 +283,7 @@ class Engine:
         self.counters.generation_tokens += 1
         if request.first_ns is None:
             request.first_ns = step.end_ns
-            self.counters.prompt_tokens += request.n_input
+            self.counters.prefilled(request.n_input, request.n_cached)
         request.produced += 1
         request.segments.append((step.number, 1))
         step.first.append(request)
@@ -348,7 +349,7 @@ class Engine:
         self.outages.crashed(step.end_ns)
         return step
 
-    def _stuck(self, now_ns: int) -> None:
+    def _stuck(self) -> None:
         """Nothing runs and the head does not fit: only possible for a request larger than the whole cache."""
         head = self._head()
         if head is not None:

@@ -2,7 +2,12 @@
 
 Linear cost, for engines known only by measured step times::
 
-    T = overhead + prefill_tokens / rate + [decodes > 0] decode + decodes * decode_per_running
+    T = max(floor, overhead + prefill_tokens / rate + [decodes > 0] decode + decodes * decode_per_running
+                   + pair * (prefill_tokens + decodes) * (cached positions of the whole batch))
+
+The floor is what launching the kernels takes where they are launched one by one: below it the GPU waits.
+The pairs are those of engines that attend over the packed batch under a mask instead of sequence by
+sequence.
 
 Roofline cost, from a model's shape and a GPU's data sheet (after Williams, Waterman, Patterson 2009)::
 
@@ -21,9 +26,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Protocol
-
-import numpy as np
+from typing import Any, Protocol
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
@@ -61,34 +64,39 @@ class StepLoad:
 
 
 class Cost(Protocol):
-    """A step's duration in ns before noise, and (flops, bytes) that it stands for."""
+    """A step's duration in ns before noise, and the work that it stands for."""
 
     def step_ns(self, load: StepLoad) -> float:
         """Duration in ns."""
 
-    def work(self, load: StepLoad) -> tuple[float, float]:
-        """(floating point operations, bytes of GPU memory)."""
+    def work(self, load: StepLoad) -> tuple[float, float, float]:
+        """(floating point operations, bytes of GPU memory, ns of kernels)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearCost:
-    """Step time from four figures. Times in ms, rate in tokens/s."""
+    """Step time from six figures. Times in ms (a pair's in ns), rate in tokens/s."""
 
     overhead_ms: float = 1.0
     prefill_tokens_per_s: float = 20_000.0
     decode_ms: float = 10.0
     decode_ms_per_running: float = 0.1
+    floor_ms: float = 0.0
+    pair_ns: float = 0.0
 
     def step_ns(self, load: StepLoad) -> float:
         """Duration in ns."""
         ms = self.overhead_ms + load.decodes * self.decode_ms_per_running
         if load.decodes:
             ms += self.decode_ms
-        return ms * NS_PER_MS + load.prefill / self.prefill_tokens_per_s * NS_PER_S
+        ns = ms * NS_PER_MS + load.prefill / self.prefill_tokens_per_s * NS_PER_S
+        if self.pair_ns:
+            ns += self.pair_ns * (load.prefill + load.decodes) * (load.context + load.prefill_read)
+        return max(ns, self.floor_ms * NS_PER_MS)
 
-    def work(self, load: StepLoad) -> tuple[float, float]:
+    def work(self, load: StepLoad) -> tuple[float, float, float]:
         """Unknown: a linear cost has no model behind it."""
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +167,15 @@ class RooflineCost:
             raise ValueError("the weights leave no room for KV blocks")
         return blocks
 
-    def work(self, load: StepLoad) -> tuple[float, float]:
-        """(floating point operations, bytes of GPU memory)."""
-        return self._work(load, load.prefill + load.decodes)
+    def work(self, load: StepLoad) -> tuple[float, float, float]:
+        """(floating point operations, bytes of GPU memory, ns of kernels), without padding."""
+        flops, moved = self._work(load, load.prefill + load.decodes)
+        return flops, moved, self._kernel_ns(flops, moved)
+
+    def _kernel_ns(self, flops: float, moved: float) -> float:
+        compute = flops / (self.peak_flops * self.compute_efficiency)
+        memory = moved / (self.gpus * self.gpu.bandwidth * self.bandwidth_efficiency)
+        return max(compute, memory) * NS_PER_S
 
     def _work(self, load: StepLoad, tokens: int) -> tuple[float, float]:
         model = self.model
@@ -178,10 +192,7 @@ class RooflineCost:
         captured = self.graphs and not load.prefill and tokens <= CAPTURED[-1]
         if captured:
             tokens = CAPTURED[bisect_left(CAPTURED, tokens)]
-        flops, moved = self._work(load, tokens)
-        compute = flops / (self.peak_flops * self.compute_efficiency)
-        memory = moved / (self.gpus * self.gpu.bandwidth * self.bandwidth_efficiency)
-        gpu_ns = max(compute, memory) * NS_PER_S
+        gpu_ns = self._kernel_ns(*self._work(load, tokens))
         if not captured:
             gpu_ns = max(gpu_ns, self.model.layers * self.launches_per_layer * self.launch_us * NS_PER_US)
         host_ns = (self.host_us + self.host_us_per_seq * load.sequences) * NS_PER_US
@@ -193,7 +204,8 @@ class Noise:
 
     def __init__(self, cv: float, seed: int) -> None:
         self._sigma = math.sqrt(math.log1p(cv * cv))
-        self._rng = np.random.default_rng(seed)
+        self._rng: Any = None
+        self._seed = seed
         self._ready: list[float] = []
 
     def factor(self) -> float:
@@ -201,6 +213,9 @@ class Noise:
         if not self._sigma:
             return 1.0
         if not self._ready:
+            import numpy as np
+
+            self._rng = self._rng or np.random.default_rng(self._seed)
             drawn = self._rng.standard_normal(NOISE_BATCH) * self._sigma - self._sigma**2 / 2
             self._ready = np.exp(drawn).tolist()
         return self._ready.pop()

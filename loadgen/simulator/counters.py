@@ -20,15 +20,23 @@ class Counters:
         self.rejected = 0
         self.cache_queries = 0
         self.cache_hits = 0
+        self.cache_hits_counted = 0
+        self.gpu_ns = 0.0
         self.flops = 0.0
         self.bytes = 0.0
         self.ended = dict.fromkeys(End, 0)
 
-    def planned(self, load: StepLoad, work: tuple[float, float]) -> None:
-        """A step was planned."""
+    def planned(self, load: StepLoad, work: tuple[float, float, float]) -> None:
+        """A step was planned: *work* is (operations, bytes, ns of kernels)."""
         self.prefill_tokens += load.prefill
         self.flops += work[0]
         self.bytes += work[1]
+        self.gpu_ns += work[2]
+
+    def prefilled(self, tokens: int, cached: int) -> None:
+        """A new request has its first token: *cached* of its prompt's *tokens* were not computed."""
+        self.prompt_tokens += tokens
+        self.cache_hits_counted += cached
 
     def stepped(self, duration_ns: int) -> None:
         """A step ended."""

@@ -87,8 +87,10 @@ class _Room:
         self._events: list[tuple[int, int, int, Any]] = []
         self._tie = count()
         self._stepping = [False] * fleet.replicas
+        self._idle: dict[int, None] = {}
         self._route = ROUTING[fleet.routing]
         self._sent = 0
+        self._intake_ns = round(config.intake_ms * 1e6)
         self._sessions = _Sessions(config.block_size)
         self._cap = fleet.concurrency or fleet.max_concurrency
         self._flying = 0
@@ -103,12 +105,16 @@ class _Room:
             self._next_row(now)
         while self._events:
             now, _, which, item = heapq.heappop(self._events)
-            if which < 0:
+            if which == -2:
+                yield from self._enter(item[0], item[1], now)
+            elif which < 0:
                 if self._fleet.concurrency is None and item[1]:
                     self._next_row(now)
                 yield from self._arrive(item[0], now)
             else:
                 yield from self._stepped(which, item, now)
+            if not self._events or self._events[0][0] > now:
+                self._begin_steps(now)
         if self._held or self._sessions.waiting:
             raise AssertionError("rows left behind")
 
@@ -161,12 +167,20 @@ class _Room:
             return
         which = self._route(self.engines, self._sent)
         self._sent += 1
+        if self._intake_ns:
+            self._push(now + self._intake_ns, -2, (which, request))
+        else:
+            yield from self._enter(which, request, now)
+
+    def _enter(self, which: int, request: EngineRequest, now: int) -> Iterator[Record]:
+        numbered, record = request.tag
         if not self.engines[which].add(request, now):
             record.outcome, record.status = Outcome.REJECTED, self._config.faults.reject_status
             record.error = "the engine is busy or down"
             yield from self._leave(record, numbered, now)
             return
-        self._step(which, now)
+        if not self._stepping[which]:
+            self._idle[which] = None
 
     def _record(self, number: int, row: Any, due: int, now: int) -> Record:
         index = getattr(row, "index", number)
@@ -178,13 +192,14 @@ class _Room:
         record.endpoint = ENDPOINT
         return record
 
-    def _step(self, which: int, now: int) -> None:
-        if self._stepping[which]:
-            return
-        step = self.engines[which].begin(now)
-        if step is not None:
-            self._stepping[which] = True
-            self._push(step.end_ns, which, step)
+    def _begin_steps(self, now: int) -> None:
+        """Idle engines with something to do begin a step, once everything that happens at this instant has."""
+        for which in self._idle:
+            step = self.engines[which].begin(now)
+            if step is not None:
+                self._stepping[which] = True
+                self._push(step.end_ns, which, step)
+        self._idle.clear()
 
     def _stepped(self, which: int, step: Step, now: int) -> Iterator[Record]:
         engine = self.engines[which]
@@ -196,7 +211,7 @@ class _Room:
             numbered, record = request.tag
             self._fill(record, request, engine)
             yield from self._leave(record, numbered, now)
-        self._step(which, now)
+        self._idle[which] = None
 
     def _leave(self, record: Record, numbered: tuple[int, Any], now: int) -> Iterator[Record]:
         record.done_ns = now

@@ -74,7 +74,13 @@ def request_of(arrival: Arrival, number: int, at: int) -> EngineRequest:
     keys = tuple(Key((arrival.prefix, i), 1) for i in range(total)) if arrival.prefix else ()
     keyed = arrival.n_input // 4 if arrival.prefix else 0
     return EngineRequest(
-        arrival.n_input, arrival.n_output, at, priority=arrival.priority, keys=keys, n_keyed_input=keyed, tag=number
+        arrival.n_input,
+        arrival.n_output,
+        at,
+        priority=arrival.priority,
+        keys=keys,
+        n_keyed_input=keyed,
+        tag=number,
     )
 
 
@@ -95,7 +101,9 @@ def check_state(engine: Engine) -> None:
 
 @settings(max_examples=250, deadline=None)
 @given(arrivals, configs)
-def test_blocks_tokens_requests_and_time_are_conserved(given_arrivals: list[Arrival], config: EngineConfig) -> None:
+def test_blocks_tokens_requests_and_time_are_conserved(
+    given_arrivals: list[Arrival], config: EngineConfig
+) -> None:
     engine = Engine(config, keep_steps=True)
     at, events = 0, []
     requests: list[EngineRequest] = []
@@ -155,7 +163,9 @@ def test_blocks_tokens_requests_and_time_are_conserved(given_arrivals: list[Arri
     assert area == sojourns
 
 
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(1, 4096), st.sampled_from([4, 16, 64]))
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=8), st.integers(1, 4096), st.sampled_from([4, 16, 64])
+)
 def test_chain_keys_cover_only_full_blocks_and_depend_on_everything_before(
     ids: list[int], n_tokens: int, block: int
 ) -> None:
