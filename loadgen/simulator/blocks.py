@@ -131,15 +131,17 @@ class BlockPool:
             self._blank += gone
             self.evicted_blocks += gone
 
-    def register(self, key: Key) -> bool:
+    def register(self, key: Key) -> None:
         """Blocks just computed (allocated before) become findable under *key*, referenced once.
 
-        False when the key is there already: the caller keeps its copy as blocks of its own.
+        Where another request has computed the same in the meantime, that one's blocks are referenced and these go
+        back at once. (vLLM keeps such doubles until their request ends: a block or two for as long.)
         """
-        if not self.caching or key in self._held or key in self._idle:
-            return False
-        self._held[key] = 1
-        return True
+        if key in self._held or key in self._idle:
+            self.touch((key,))
+            self._blank += key.blocks
+        else:
+            self._held[key] = 1
 
     def release(self, keys: Sequence[Key]) -> None:
         """Drop one reference each; what nobody references any more can still be found until it is taken."""

@@ -211,10 +211,11 @@ class Engine:
             self.pool.take(need)
             request.blocks += need
         full = (request.computed + n) // self.config.block_size
-        while request.held < request.n_keyed_input:
+        while self.pool.caching and request.held < request.n_keyed_input:
             key = request.keys[request.held]
-            if request.held_blocks + key.blocks > full or not self.pool.register(key):
+            if request.held_blocks + key.blocks > full:
                 return
+            self.pool.register(key)
             request.held += 1
             request.held_blocks += key.blocks
 
@@ -302,7 +303,7 @@ class Engine:
             self.decoding.leave(request, self._done, self._allocated)
         full = request.computed // self.config.block_size
         self.pool.release(request.keys[: request.held])
-        run = max(0, full - request.held_blocks)
+        run = max(0, full - request.held_blocks) if request.held == request.n_keyed_input else 0
         blank = request.blocks - request.held_blocks - run
         self.pool.give_back(blank, request.seq, run)
         request.blocks = request.held = request.held_blocks = 0

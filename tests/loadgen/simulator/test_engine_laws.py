@@ -69,10 +69,12 @@ configs = st.builds(
 
 
 def request_of(arrival: Arrival, number: int, at: int) -> EngineRequest:
-    total = (arrival.n_input + arrival.n_output) // 4
-    # prefix 0: nothing shared; 1..3: one of three sequences, shared up to the prompt's own length
-    keys = tuple(Key((arrival.prefix, i), 1) for i in range(total)) if arrival.prefix else ()
-    keyed = arrival.n_input // 4 if arrival.prefix else 0
+    # prefix 0: nothing shared; 1..3: one of three sequences, shared up to the prompt's own length, in keys
+    # of 1..3 blocks
+    per_key = max(1, arrival.prefix)
+    total = (arrival.n_input + arrival.n_output) // (4 * per_key)
+    keys = tuple(Key((arrival.prefix, i), per_key) for i in range(total)) if arrival.prefix else ()
+    keyed = arrival.n_input // (4 * per_key) if arrival.prefix else 0
     return EngineRequest(
         arrival.n_input,
         arrival.n_output,
