@@ -41,7 +41,7 @@ def hour(trace: str | None) -> Iterator[Row]:
     if trace:
         from traces.readers import open_trace
 
-        for row in open_trace(Path(trace)):
+        for row in open_trace(Path(trace)).rows():
             yield Row(row.t_ns, row.n_input, max(1, row.n_output))
         return
     rng = np.random.default_rng(0)
@@ -122,12 +122,10 @@ def front(streams: int, rate: float, seconds: float) -> None:
     gaps = np.concatenate([[b - a for a, b in pairwise(row["chunk_ns"])] for row in truth]) / 1e6
     sent = sum(row["n_output"] for row in truth)
     p50, p99 = np.percentile(gaps, (50, 99))
-    print(
-        f"{streams} streams x {rate:g} tokens/s for {wall:.1f} s: {sent / wall:.0f} tokens/s sent, CPU {cpu / wall:.0%} of a core"
-    )
-    print(
-        f"gaps asked {step:.1f} ms, true p50 {p50:.2f}, p99 {p99:.2f}, max {gaps.max():.1f} ms; {cpu / sent * 1e6:.1f} us a chunk"
-    )
+    asked = f"{streams} streams x {rate:g} tokens/s for {wall:.1f} s"
+    print(f"{asked}: {sent / wall:.0f} tokens/s sent, CPU {cpu / wall:.0%} of a core")
+    print(f"gaps asked {step:.1f} ms, true p50 {p50:.2f}, p99 {p99:.2f}, max {gaps.max():.1f} ms")
+    print(f"{cpu / sent * 1e6:.1f} us a chunk")
 
 
 def main(args: list[str]) -> None:
