@@ -26,8 +26,8 @@ class Faults:
     ``stalls``: (at, duration): the step under way then takes so much longer. ``crashes``: (at, down):
     everything inside fails and arrivals are refused while down. ``leak_bytes_per_prompt_token`` grows the
     device's memory; when ``leak_room_bytes`` are gone the engine crashes (down for ``restart_s``) and
-    begins anew. ``max_queued``: arrivals beyond so many waiting requests are refused with
-    ``reject_status``.
+    begins anew. ``max_num_queued_reqs`` (vLLM's name and meaning):
+    with so many requests inside, waiting or running, a new one is refused with ``reject_status``.
     """
 
     stalls: tuple[tuple[float, float], ...] = ()
@@ -35,7 +35,7 @@ class Faults:
     leak_bytes_per_prompt_token: float = 0.0
     leak_room_bytes: float = 8 * 2.0**30
     restart_s: float = 10.0
-    max_queued: int | None = None
+    max_num_queued_reqs: int | None = None
     reject_status: int = 503
 
 

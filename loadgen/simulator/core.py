@@ -68,8 +68,8 @@ class Engine:
 
     def add(self, request: EngineRequest, now_ns: int) -> bool:
         """A new request, considered when the next step begins. False: refused (queue full, or down)."""
-        limit = self.config.faults.max_queued
-        if self.outages.is_down(now_ns) or (limit is not None and self.n_waiting >= limit):
+        limit = self.config.faults.max_num_queued_reqs
+        if self.outages.is_down(now_ns) or (limit is not None and self.n_in_system >= limit):
             request.end, request.end_ns = End.REJECTED, now_ns
             self.counters.rejected += 1
             return False

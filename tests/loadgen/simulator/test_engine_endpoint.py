@@ -48,8 +48,8 @@ def url() -> Iterator[str]:
         "2",
         "--scheduling-policy",
         "priority",
-        "--max-queued",
-        "8",
+        "--max-num-queued-reqs",
+        "10",
     )
     extras = (
         "--enable-per-request-metrics",
@@ -110,7 +110,7 @@ def test_a_full_queue_refuses_in_vllms_words_with_retry_after(url: str) -> None:
     with ThreadPoolExecutor(16) as pool:
         got = list(pool.map(lambda i: post(url, words(4, i * 10), 200), range(16)))
     refused = [r for r in got if r.status_code == 503]
-    assert 1 <= len(refused) <= 16 - 8  # two seats and eight places to wait, unless the engine was quick
+    assert 1 <= len(refused) <= 16 - 10  # ten may be inside; more are served where the engine was quick
     assert len(refused) + len([r for r in got if r.status_code == 200]) == 16
     assert "currently busy and cannot accept new requests" in refused[0].json()["error"]["message"]
     assert refused[0].headers["retry-after"] == "1"

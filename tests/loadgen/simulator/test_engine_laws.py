@@ -60,7 +60,7 @@ configs = st.builds(
             Faults(),
             Faults(stalls=((0.01, 0.05),)),
             Faults(crashes=((0.02, 0.01),)),
-            Faults(max_queued=2),
+            Faults(max_num_queued_reqs=4),
             Faults(leak_bytes_per_prompt_token=10, leak_room_bytes=900, restart_s=0.02),
         ]
     ),

@@ -85,7 +85,7 @@ def test_an_answer_has_the_instants_worked_out_by_hand() -> None:
 
 def test_every_row_ends_as_exactly_one_record_that_survives_the_file() -> None:
     rows = [Row(i * 1_000_000, 10 + i % 50, 1 + i % 9) for i in range(300)]
-    records = run(rows, EngineConfig(cost=STEPS, max_num_seqs=3, faults=Faults(max_queued=20)))
+    records = run(rows, EngineConfig(cost=STEPS, max_num_seqs=3, faults=Faults(max_num_queued_reqs=20)))
     assert [r.index for r in records] == list(range(300))
     assert {r.outcome for r in records} == {Outcome.OK, Outcome.REJECTED}
     assert [record_from_json(record_to_json(r)) for r in records] == records
@@ -299,13 +299,13 @@ def test_a_leak_by_prompt_length_ends_in_a_crash_after_so_many_tokens() -> None:
     assert [r.outcome for r in run(rows, EngineConfig(cost=STEPS))] == [Outcome.OK] * 6
 
 
-def test_admission_control_refuses_beyond_its_queue() -> None:
+def test_admission_control_refuses_what_exceeds_its_bound() -> None:
     rows = [Row(0, 10, 50) for _ in range(10)]
-    config = replace(SEATS, faults=Faults(max_queued=3, reject_status=429))
-    records = run(rows, config)
-    refused = [r for r in records if r.outcome is Outcome.REJECTED]
-    assert {r.status for r in refused} == {429}
-    assert len(refused) == 10 - 3 - 0 - len([r for r in records if r.outcome is Outcome.OK]) + 3
+    outcomes = [r.outcome for r in run(rows, replace(SEATS, faults=Faults(max_num_queued_reqs=7)))]
+    assert outcomes == [Outcome.OK] * 7 + [Outcome.REJECTED] * 3
+    limited = run(rows, replace(SEATS, faults=Faults(max_num_queued_reqs=0, reject_status=429)))
+    assert {r.status for r in limited} == {429}
+    assert {r.outcome for r in run(rows, SEATS)} == {Outcome.OK}
 
 
 def test_noise_spreads_steps_around_the_same_mean_and_repeats_by_seed() -> None:
@@ -330,7 +330,7 @@ CONFIGS: list[Callable[[], EngineConfig]] = [
     EngineConfig,
     lambda: EngineConfig(cost=roofline("h200", "mixtral-8x7b", "fp8"), policy="slo", slo=SloRule(20, 3, 1)),
     lambda: EngineConfig(
-        faults=Faults(stalls=((1, 2), (3, 4)), crashes=((5, 6),), max_queued=4), num_blocks=4096
+        faults=Faults(stalls=((1, 2), (3, 4)), crashes=((5, 6),), max_num_queued_reqs=4), num_blocks=4096
     ),
 ]
 
