@@ -72,6 +72,13 @@ class EngineConfig:
             )
         if min(self.max_num_seqs, self.block_size) < 1 or self.num_blocks < 0:
             raise UsageError("max_num_seqs and block_size must be at least 1, num_blocks at least 0")
+        if not self.chunked_prefill and (
+            self.long_prefill_tokens or self.max_num_batched_tokens < self.max_model_len
+        ):
+            raise UsageError(
+                "without chunked prefill every prompt must fit one step: max_num_batched_tokens at least max_model_len "
+                f"({self.max_model_len}), long_prefill_tokens 0"
+            )
         if self.num_blocks and self.num_blocks * self.block_size < self.max_model_len:
             raise UsageError(
                 f"{self.num_blocks} blocks of {self.block_size} tokens cannot hold one request of "

@@ -18,10 +18,10 @@ from typing import Any
 
 from loadgen.errors import UsageError
 from loadgen.record import Outcome, Record
-from loadgen.simulator.blocks import Key, chain_keys
 from loadgen.simulator.config import EngineConfig
 from loadgen.simulator.core import Engine, Step
 from loadgen.simulator.request import End, EngineRequest
+from loadgen.simulator.sessions import Sessions
 
 ENDPOINT = "simulated"
 OUTCOMES = {
@@ -30,6 +30,10 @@ OUTCOMES = {
     End.CRASHED: Outcome.ERROR_IN_STREAM,
     End.REJECTED: Outcome.REJECTED,
 }
+READ, DUE, HANDED_ON, ENTER = -1, -2, -3, -4
+"""Events that are no step's end: a row of the schedule is due; a later turn is due; a row is sent; it is
+queued.
+"""
 KEEP_STEPS = 1 << 18
 FORGET_EVERY = 4096
 
@@ -91,7 +95,7 @@ class _Room:
         self._route = ROUTING[fleet.routing]
         self._sent = 0
         self._intake_ns = round(config.intake_ms * 1e6)
-        self._sessions = _Sessions(config.block_size)
+        self._sessions = Sessions(config.block_size)
         self._cap = fleet.concurrency or fleet.max_concurrency
         self._flying = 0
         self._held: deque[tuple[Any, int]] = deque()
@@ -105,12 +109,16 @@ class _Room:
             self._next_row(now)
         while self._events:
             now, _, which, item = heapq.heappop(self._events)
-            if which == -2:
+            if which == ENTER:
                 yield from self._enter(item[0], item[1], now)
-            elif which < 0:
-                if self._fleet.concurrency is None and item[1]:
+            elif which == HANDED_ON:
+                yield from self._send(item[0], item[1], now)
+            elif which == DUE:
+                self._arrive(item, now)
+            elif which == READ:
+                if self._fleet.concurrency is None:
                     self._next_row(now)
-                yield from self._arrive(item[0], now)
+                self._come(item, now)
             else:
                 yield from self._stepped(which, item, now)
             if not self._events or self._events[0][0] > now:
@@ -135,16 +143,26 @@ class _Room:
         if due < self._last_due and not self._fleet.concurrency:
             raise UsageError(f"row {self._read} is due before the row ahead of it")
         self._last_due = due
-        self._push(due, -1, ((self._read, row), True))
+        self._push(due, READ, (self._read, row))
         self._read += 1
 
-    def _arrive(self, numbered: tuple[int, Any], now: int) -> Iterator[Record]:
-        if self._sessions.must_wait(numbered):
+    def _come(self, numbered: tuple[int, Any], now: int) -> None:
+        """A row's planned instant: an earlier turn of its session may still hold it back."""
+        if self._sessions.is_busy(numbered):
             return
+        due = self._think_over(numbered, now)
+        if due > now:
+            self._push(due, DUE, numbered)
+        else:
+            self._arrive(numbered, now)
+
+    def _arrive(self, numbered: tuple[int, Any], now: int) -> None:
+        """A row is due: it is sent, or held for the cap."""
         if self._fleet.concurrency is None and self._cap and self._flying >= self._cap:
             self._held.append((numbered, now))
             return
-        yield from self._send(numbered, now, now)
+        self._flying += 1
+        self._push(now, HANDED_ON, (numbered, now))
 
     def _send(self, numbered: tuple[int, Any], due: int, now: int) -> Iterator[Record]:
         number, row = numbered
@@ -159,7 +177,6 @@ class _Room:
             n_keyed_input=keyed,
             tag=(numbered, record),
         )
-        self._flying += 1
         if row.n_input + request.n_output > self._config.max_model_len:
             record.outcome, record.status = Outcome.STATUS_ERROR, 400
             record.error = f"{row.n_input} + {request.n_output} tokens exceed {self._config.max_model_len}"
@@ -168,7 +185,7 @@ class _Room:
         which = self._route(self.engines, self._sent)
         self._sent += 1
         if self._intake_ns:
-            self._push(now + self._intake_ns, -2, (which, request))
+            self._push(now + self._intake_ns, ENTER, (which, request))
         else:
             yield from self._enter(which, request, now)
 
@@ -215,17 +232,27 @@ class _Room:
 
     def _leave(self, record: Record, numbered: tuple[int, Any], now: int) -> Iterator[Record]:
         record.done_ns = now
-        self._flying -= 1
-        for waiting in self._sessions.ended(numbered, now):
-            think = waiting[1].think_ns or 0
-            planned = self._start + waiting[1].due_ns
-            self._push(max(planned, now + think, now), -1, (waiting, False))
+        following = self._sessions.ended(numbered, now)
+        if following is not None:
+            self._push(self._think_over(following, now), DUE, following)
         yield record
+        if self._held:
+            self._push(now, HANDED_ON, self._held.popleft())
+            return
+        self._flying -= 1
         if self._fleet.concurrency is not None:
             self._next_row(now)
-        elif self._held:
-            held, due = self._held.popleft()
-            yield from self._send(held, due, now)
+
+    def _think_over(self, numbered: tuple[int, Any], now: int) -> int:
+        """When a later turn is due: its planned instant, or the end of the answer before it and its
+        thinking.
+        """
+        row = numbered[1]
+        ended = self._sessions.last_end(row)
+        if ended is None:
+            return now
+        planned = now if self._fleet.concurrency is not None else self._start + row.due_ns
+        return max(now, planned, ended + (getattr(row, "think_ns", None) or 0))
 
     def _fill(self, record: Record, request: EngineRequest, engine: Engine) -> None:
         record.outcome = OUTCOMES[request.end or End.DONE]
@@ -243,65 +270,3 @@ class _Room:
             record.finish_reason = "length"
         else:
             record.error = "the engine died"
-
-
-class _Sessions:
-    """Turns wait for the answer before them; prompts that contain the earlier turns share their blocks."""
-
-    def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
-        self._busy: set[str] = set()
-        self._waiting: dict[str, deque[tuple[int, Any]]] = {}
-        self._streams: dict[str, tuple[int, int]] = {}
-
-    @property
-    def waiting(self) -> int:
-        """Turns that wait."""
-        return sum(map(len, self._waiting.values()))
-
-    def must_wait(self, numbered: tuple[int, Any]) -> bool:
-        """An earlier turn of the same session has not ended; the row is kept until `ended` hands it out."""
-        session = getattr(numbered[1], "session", None)
-        if session is None:
-            return False
-        if session in self._busy:
-            self._waiting.setdefault(session, deque()).append(numbered)
-            return True
-        self._busy.add(session)
-        return False
-
-    def ended(self, numbered: tuple[int, Any], now: int) -> list[tuple[int, Any]]:
-        """The session's turn has ended: the next one, if it has come already."""
-        session = getattr(numbered[1], "session", None)
-        if session is None:
-            return []
-        self._busy.discard(session)
-        queue = self._waiting.get(session)
-        if not queue:
-            self._waiting.pop(session, None)
-            return []
-        following = queue.popleft()
-        return [following]
-
-    def keys(self, row: Any) -> tuple[tuple[Key, ...], int]:
-        """(keys of the row's full blocks, how many are its prompt's).
-
-        With hash_ids these name the prompt's blocks. Without, the turns of a session share one sequence of
-        tokens as long as each prompt is at least as long as everything before it; a row without either
-        shares nothing.
-        """
-        size = self._block_size
-        hash_ids = getattr(row, "hash_ids", None)
-        if hash_ids:
-            keys = chain_keys(hash_ids, row.block_size or size, size, row.n_input)
-            return keys, len(keys)
-        session = getattr(row, "session", None)
-        if session is None:
-            return (), 0
-        stream, length = self._streams.get(session, (0, 0))
-        if row.n_input < length:
-            stream += 1
-        total = row.n_input + row.n_output
-        self._streams[session] = (stream, total)
-        keys = tuple(Key(hash((session, stream, i)), 1) for i in range(total // size))
-        return keys, row.n_input // size

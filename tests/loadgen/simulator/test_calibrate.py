@@ -36,7 +36,7 @@ def recorded(directory: Path) -> Path:
 def test_a_known_engines_step_times_are_found_and_its_unseen_medians_within_a_quarter(tmp_path: Path) -> None:
     rows = read_recording(recorded(tmp_path))
     assert len({row.stage for row in rows}) == 8
-    found = calibrate(rows, replace(TRUE, cost=LinearCost()), evaluations=60)
+    found = calibrate(rows, replace(TRUE, cost=LinearCost()), evaluations=40)
     assert found.worst(used=False) < 0.25
     cost = found.config.cost
     assert isinstance(cost, LinearCost)
@@ -50,7 +50,7 @@ def test_a_known_engines_step_times_are_found_and_its_unseen_medians_within_a_qu
 def test_half_of_a_real_recording_predicts_the_medians_of_the_other_half(shared: Path) -> None:
     rows = read_recording(shared / "gpu" / "serve_healthy")
     server = EngineConfig(max_num_batched_tokens=1024, block_size=32, num_blocks=2048)
-    found = calibrate(rows, server, evaluations=50)
+    found = calibrate(rows, server, evaluations=30)
     judged = [stage for stage in found.stages if not stage.used]
     assert [stage.stage for stage in judged] == [
         "open_0.20",

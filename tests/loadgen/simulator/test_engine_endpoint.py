@@ -97,8 +97,8 @@ def test_the_usage_chunk_carries_the_servers_own_times(url: str) -> None:
 
 def test_lower_priority_values_are_served_first(url: str) -> None:
     def timed(priority: int) -> tuple[int, float]:
-        time.sleep(0.02 if priority == 0 else 0)
-        post(url, words(4, priority * 100), 60, priority=priority)
+        time.sleep(0.15 if priority == 0 else 0)
+        post(url, words(4, priority * 100), 400, priority=priority)
         return priority, time.monotonic()
 
     with ThreadPoolExecutor(6) as pool:

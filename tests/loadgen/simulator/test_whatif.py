@@ -113,6 +113,26 @@ def test_a_turn_waits_for_the_answer_before_it_and_for_its_thinking() -> None:
     assert third.due_ns == second.done_ns
 
 
+def test_thinking_counts_from_the_answer_even_when_the_turn_comes_after_it() -> None:
+    rows = [
+        Row(0, 10, 5, session="a", turn=0),
+        Row(50_000_000, 20, 5, session="a", turn=1, think_ns=100_000_000),
+        Row(60_000_000, 40, 5, session="a", turn=2, think_ns=0),
+        Row(500_000_000, 60, 5, session="a", turn=3, think_ns=1),
+    ]
+    first, second, third, fourth = run(rows, EngineConfig(cost=STEPS))
+    assert second.due_ns == (first.done_ns or 0) + 100_000_000
+    assert third.due_ns == second.done_ns
+    assert fourth.due_ns == 500_000_000
+
+
+def test_many_held_rows_refused_at_once_are_each_one_record() -> None:
+    rows = [Row(0, 10, 50) for _ in range(5_000)]
+    config = EngineConfig(cost=STEPS, faults=Faults(crashes=((0.02, 100.0),)))
+    records = run(rows, config, Fleet(max_concurrency=4))
+    assert [r.outcome for r in records] == [Outcome.ERROR_IN_STREAM] * 4 + [Outcome.REJECTED] * 4_996
+
+
 def test_a_closed_loop_keeps_its_slots_full_and_a_cap_holds() -> None:
     rows = [Row(0, 10, 4) for _ in range(12)]
     closed = run(rows, EngineConfig(cost=STEPS), Fleet(concurrency=3))
@@ -181,7 +201,7 @@ def test_chunked_prefill_bounds_the_gaps_of_those_that_decode() -> None:
 def test_without_chunks_a_prompt_waits_until_it_fits_a_step() -> None:
     cost = LinearCost(1.0, 10_000.0, 1.0, 0.0)
     rows = [Row(0, 300, 3), Row(0, 300, 3)]
-    config = EngineConfig(cost=cost, max_num_batched_tokens=512)
+    config = EngineConfig(cost=cost, max_num_batched_tokens=512, max_model_len=512)
     chunks = run(rows, config)
     whole = run(rows, replace(config, chunked_prefill=False))
     assert whole[0].first_ns == 31_000_000
@@ -342,7 +362,14 @@ def test_a_configuration_survives_json(make: Callable[[], EngineConfig]) -> None
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"policy": "lifo"}, {"max_num_seqs": 9000}, {"num_blocks": 10}, {"block_size": 0}, {"blocks": 1}],
+    [
+        {"policy": "lifo"},
+        {"max_num_seqs": 9000},
+        {"num_blocks": 10},
+        {"block_size": 0},
+        {"blocks": 1},
+        {"chunked_prefill": False},
+    ],
 )
 def test_a_wrong_configuration_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError):
