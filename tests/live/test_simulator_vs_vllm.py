@@ -72,11 +72,12 @@ def ask_all(url: str, asks: list[Ask]) -> list[tuple[httpx.Response, float]]:
         return list(pool.map(lambda one: ask(url, one), asks))
 
 
-def metric(url: str, name: str, label: str = "") -> float:
+def metrics(url: str, *names: str) -> list[float]:
+    """Values of one scrape, in the names' order."""
     text = httpx.get(f"{url}/metrics", timeout=30).text
-    found = re.findall(rf"^vllm:{name}{{[^}}]*{label}[^}}]*}} (\S+)$", text, re.M)
-    assert found, f"no metric {name}"
-    return sum(map(float, found))
+    found = [re.findall(rf"^vllm:{name}{{[^}}]*}} (\S+)$", text, re.M) for name in names]
+    assert all(found), f"not all of {names} are there"
+    return [sum(map(float, values)) for values in found]
 
 
 def block_size_of(url: str) -> int:
@@ -135,8 +136,8 @@ def test_priority_prefix_cache_and_blocks_in_use_are_the_same(
 
 
 def check_priority_order(url: str, size: int) -> None:
-    low = [Ask(ids(20, i), 120, 10, 0.01 * i) for i in range(6)]
-    high = [Ask(ids(20, 50 + i), 120, 0, 0.3 + 0.01 * i) for i in range(4)]
+    low = [Ask(ids(20, i), 400, 10, 0.01 * i) for i in range(6)]
+    high = [Ask(ids(20, 50 + i), 400, 0, 0.2 + 0.01 * i) for i in range(4)]
     asks = [*low, *high]
     answers = ask_all(url, asks)
     real = [asks[i].priority for i in sorted(range(len(asks)), key=lambda i: answers[i][1])]
@@ -176,18 +177,17 @@ def check_cached_tokens(url: str, size: int) -> None:
 
 def check_blocks_in_use(url: str, size: int) -> None:
     """Two lengths at a time whose number of blocks stays the same while they decode."""
-    half = size // 2
     blocks = int(re.findall(r'num_gpu_blocks="(\d+)"', httpx.get(f"{url}/metrics", timeout=30).text)[0])
-    for lengths in ((3, size + 3), (2 * size + half // 2, 5 * size + 1)):
-        asks = [Ask(ids(n, 2000 + n), half - 4) for n in lengths]
+    for lengths in ((3, size + 3), (2 * size + 5, 5 * size + 1)):
+        asks = [Ask(ids(n, 2000 + n), size - 8) for n in lengths]
         seen: set[int] = set()
         done = threading.Event()
 
         def watch(n: int = len(lengths), seen: set[int] = seen, done: threading.Event = done) -> None:
             while not done.is_set():
-                if metric(url, "num_requests_running") == n:
-                    # one block is kept back as the null block and never counted
-                    seen.add(round(metric(url, "kv_cache_usage_perc") * (blocks - 1)))
+                running, usage = metrics(url, "num_requests_running", "kv_cache_usage_perc")
+                if running == n:
+                    seen.add(round(usage * (blocks - 1)))  # one block is the null block and never counted
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -215,8 +215,7 @@ def test_a_small_cache_preempts_in_both_and_loses_no_token(vllm_server: Server) 
         asks.append(Ask(ids(size - 4, 40), 2 * size - 60, 0, 0.1))
         answers = ask_all(url, asks)
         assert [r.status_code for r, _ in answers] == [200] * len(asks)
-        preempted = metric(url, "num_preemptions_total")
-        generated = metric(url, "generation_tokens_total")
+        preempted, generated = metrics(url, "num_preemptions_total", "generation_tokens_total")
     engine = Engine(
         EngineConfig(cost=COST, block_size=size, num_blocks=blocks - 1, max_model_len=512, max_num_seqs=8)
     )
@@ -231,13 +230,14 @@ def test_a_small_cache_preempts_in_both_and_loses_no_token(vllm_server: Server) 
 
 def test_a_full_queue_holds_in_order_and_refuses_in_the_same_words(vllm_server: Server) -> None:
     with vllm_server(["--max-num-seqs", "2", "--max-num-queued-reqs", "5"]) as url:
-        asks = [Ask(ids(10, 60 + i), 150, 0, 0.05 * i) for i in range(7)]
+        asks = [Ask(ids(10, 60 + i), 800, 0, 0.04 * i) for i in range(7)]
         states: set[tuple[float, float]] = set()
         done = threading.Event()
 
         def watch() -> None:
             while not done.is_set():
-                states.add((metric(url, "num_requests_running"), metric(url, "num_requests_waiting")))
+                running, waiting = metrics(url, "num_requests_running", "num_requests_waiting")
+                states.add((running, waiting))
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -254,7 +254,7 @@ def test_a_full_queue_holds_in_order_and_refuses_in_the_same_words(vllm_server: 
     assert {r.status_code for r in refused} == {error.status}
     assert all(str(error) in r.content.decode() and error.kind in r.content.decode() for r in refused)
     engine = Engine(EngineConfig(cost=COST, max_num_seqs=2, faults=Faults(max_num_queued_reqs=5)))
-    requests = [EngineRequest(10, 150, i) for i in range(7)]
+    requests = [EngineRequest(10, 800, i) for i in range(7)]
     for i, request in enumerate(requests):
         engine.add(request, i)
     assert [r.end for r in requests] == [None] * 5 + [End.REJECTED] * 2
