@@ -10,7 +10,8 @@ from traces.errors import TraceError
 from traces.intake import Accounting
 from traces.row import TraceRow
 
-REORDER_ROWS = 1024
+REORDER_ROWS = 4096
+_SORTED_AT_ONCE = 1024
 _time_of = itemgetter(1)
 
 
@@ -38,7 +39,7 @@ def in_order(
         previous = times[-1]
         accounting.out_of_order += late
         held += batch
-        if len(held) < 2 * reach:
+        if len(held) < reach + _SORTED_AT_ONCE:
             continue
         held.sort(key=_time_of)
         ready, held = held[:-reach] if reach else held, held[-reach:] if reach else []

@@ -67,24 +67,24 @@ class Head:
 def json_keys(text: str) -> Iterator[str]:
     """Key paths of the first JSON value in ``text``, which may be cut anywhere."""
     stack: list[str] = []
-    prefix = ""
+    path = ""
     for match in _TOKEN.finditer(text):
         token = match.group(0)
-        if match.group(1) is not None:
-            if match.group(2):
-                prefix = ".".join([*stack, match.group(1)]) if stack else match.group(1)
-                prefix = prefix.replace(".[]", "[]")
-                yield prefix
-            continue
-        if token in "{[":
-            name = prefix if token == "{" else f"{prefix}[]"
-            stack.append(name.removeprefix(f"{'.'.join(stack)}.") if stack else name)
-        elif token in "}]":
+        if match.group(2):
+            path = f"{stack[-1]}.{match.group(1)}" if stack and stack[-1] else match.group(1)
+            yield path
+        elif token == "[":
+            path += "[]"
+            yield path
+            stack.append(path)
+        elif token == "{":
+            stack.append(path)
+        elif token in ("}", "]"):
             if stack:
                 stack.pop()
             if not stack:
                 return
-            prefix = ".".join(stack).replace(".[]", "[]")
+            path = stack[-1]
 
 
 def no_header(_: Head) -> Mapping[str, Any]:

@@ -1,0 +1,44 @@
+"""BurstGPT 1, 2 (whole seconds) and 3 (float seconds, sessions inserted at columns 2-3): read by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from traces.intake import Intake
+from traces.readers.reader import Reader, column_indices, csv_batches, has_columns
+from traces.row import TraceRow
+from traces.stamps import NS_PER_S, count, decimal_ns
+
+COLUMNS = ["Timestamp", "Model", "Request tokens", "Response tokens", "Log Type"]
+
+
+def read(intake: Intake) -> Iterator[list[TraceRow]]:
+    """Rows; one with 0 response tokens is a request that failed there: status ``failed``."""
+
+    def columns(header: list[str]) -> Callable[[int, list[str]], TraceRow]:
+        at, model, n_in, n_out, kind = column_indices(intake, header, COLUMNS)
+        session = header.index("Session ID") if "Session ID" in header else None
+
+        def parse(seq: int, cells: list[str]) -> TraceRow:
+            n_output = count(cells[n_out])
+            return TraceRow(
+                seq,
+                decimal_ns(cells[at], NS_PER_S),
+                count(cells[n_in]),
+                n_output,
+                class_name=cells[kind] or None,
+                session=None if session is None else cells[session] or None,
+                model=cells[model] or None,
+                status="ok" if n_output else "failed",
+            )
+
+        return parse
+
+    return csv_batches(intake, columns)
+
+
+BURSTGPT = Reader(
+    summary="BurstGPT 1, 2 and 3: Timestamp in s, Request tokens, Response tokens, Log Type, …",
+    matches=has_columns(*COLUMNS, "Total tokens"),
+    read=read,
+)
