@@ -100,4 +100,4 @@ def open_trace(path: Path, *, format: str | None = None, strict: bool = False, *
     if unknown:
         known = ", ".join(sorted(reader.options | {"reorder_rows"}))
         raise TraceError(f"{name} takes no option {', '.join(sorted(unknown))}; it takes {known}")
-    return Trace(name, str(path), source, reader.read, strict, options, reader.header(head))
+    return Trace(name, str(path), source, reader, strict, options, reader.header(head))

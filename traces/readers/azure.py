@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from itertools import count as _count
+from itertools import repeat
 
 from traces.intake import Intake
-from traces.readers.reader import Reader, column_indices, csv_batches, has_columns
+from traces.readers.csv_rows import Block, column_indices, csv_batches
+from traces.readers.reader import Reader, has_columns
 from traces.row import TraceRow
-from traces.stamps import IsoClock, count
+from traces.stamps import Counts, IsoClock
 
 _new = tuple.__new__
+_NONE = repeat(None)
 LLM_COLUMNS = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]
 
 
@@ -18,23 +22,21 @@ def read(intake: Intake) -> Iterator[list[TraceRow]]:
 
     A request with images is of class ``image``, one without of class ``text``, where the file says.
     """
-    clock = IsoClock()
+    clock, counts = IsoClock(), Counts()
 
-    def columns(header: list[str]) -> Callable[[int, list[str]], TraceRow]:
+    def columns(header: list[str]) -> Block:
         at, n_in, n_out = column_indices(intake, header, LLM_COLUMNS)
         images = header.index("NumImages") if "NumImages" in header else None
+        known = counts.__getitem__
 
-        def parse(seq: int, cells: list[str]) -> TraceRow:
-            a, b = cells[n_in], cells[n_out]
-            if a.isdecimal() and b.isdecimal() and len(a) + len(b) < 10 and (a + b).isascii():
-                n_input, n_output = int(a), int(b)
-            else:
-                n_input, n_output = count(a), count(b)
-            kind = None if images is None else ("image" if count(cells[images]) else "text")
-            t_ns = clock(cells[at])
-            return _new(
-                TraceRow, (seq, t_ns, n_input, n_output, kind, None, None, None, None, None, None, None)
-            )
+        def parse(seq: int, rows: list[list[str]]) -> list[TraceRow]:
+            cells = list(zip(*rows, strict=True))
+            kinds: Iterable[str | None] = _NONE
+            if images is not None:
+                kinds = ["image" if known(cell) else "text" for cell in cells[images]]
+            lengths = map(known, cells[n_in]), map(known, cells[n_out])
+            fields = zip(_count(seq), clock.many(cells[at]), *lengths, kinds, *[_NONE] * 7, strict=False)
+            return list(map(_new, repeat(TraceRow), fields))
 
         return parse
 

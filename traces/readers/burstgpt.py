@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from traces.intake import Intake
-from traces.readers.reader import Reader, column_indices, csv_batches, has_columns
+from traces.readers.csv_rows import Block, column_indices, csv_batches
+from traces.readers.reader import Reader, has_columns
 from traces.row import TraceRow
 from traces.stamps import NS_PER_S, count, decimal_ns
 
@@ -15,11 +16,11 @@ COLUMNS = ["Timestamp", "Model", "Request tokens", "Response tokens", "Log Type"
 def read(intake: Intake) -> Iterator[list[TraceRow]]:
     """Rows; one with 0 response tokens is a request that failed there: status ``failed``."""
 
-    def columns(header: list[str]) -> Callable[[int, list[str]], TraceRow]:
+    def columns(header: list[str]) -> Block:
         at, model, n_in, n_out, kind = column_indices(intake, header, COLUMNS)
         session = header.index("Session ID") if "Session ID" in header else None
 
-        def parse(seq: int, cells: list[str]) -> TraceRow:
+        def parse_row(seq: int, cells: list[str]) -> TraceRow:
             n_output = count(cells[n_out])
             return TraceRow(
                 seq,
@@ -32,7 +33,7 @@ def read(intake: Intake) -> Iterator[list[TraceRow]]:
                 status="ok" if n_output else "failed",
             )
 
-        return parse
+        return lambda seq, rows: [parse_row(i, cells) for i, cells in enumerate(rows, seq)]
 
     return csv_batches(intake, columns)
 

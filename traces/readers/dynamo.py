@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from traces.intake import BadRow, Intake, OtherRow
-from traces.readers.reader import Head, Reader, has_keys, jsonl_batches
+from traces.readers.reader import LOG_REORDER_ROWS, Head, Reader, has_keys, jsonl_batches
 from traces.readers.values import block_ids, text, whole
 from traces.row import TraceRow
 from traces.stamps import json_count, number_ns
@@ -51,5 +51,8 @@ def matches(head: Head) -> int:
 
 
 DYNAMO = Reader(
-    summary="NVIDIA Dynamo request traces: event.schema dynamo.request.trace.v1", matches=matches, read=read
+    summary="NVIDIA Dynamo request traces: event.schema dynamo.request.trace.v1",
+    matches=matches,
+    read=read,
+    reorder_rows=LOG_REORDER_ROWS,
 )

@@ -14,7 +14,7 @@ from typing import Any
 from traces.errors import TraceError
 from traces.intake import BadRow, Intake, OtherRow
 from traces.readers.mapped import with_origin
-from traces.readers.reader import Head, Reader, jsonl_batches
+from traces.readers.reader import LOG_REORDER_ROWS, Head, Reader, jsonl_batches
 from traces.row import TraceRow
 from traces.stamps import IsoClock, count, json_count
 
@@ -115,4 +115,6 @@ def matches(head: Head) -> int:
     return len(keys) if keys <= head.keys else 0
 
 
-ENVOY = Reader("Envoy and Istio access logs, text or JSON lines", matches, read, OPTIONS)
+ENVOY = Reader(
+    "Envoy and Istio access logs, text or JSON lines", matches, read, OPTIONS, reorder_rows=LOG_REORDER_ROWS
+)

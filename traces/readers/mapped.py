@@ -9,17 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count as counted
+from itertools import repeat
 from typing import Any
 
 import orjson
 
 from traces.errors import TraceError
 from traces.intake import BadRow, Intake
-from traces.readers.reader import Head, Reader, column_indices, csv_batches, has_columns, jsonl_batches
+from traces.readers.csv_rows import Block, column_indices, csv_batches
+from traces.readers.reader import Head, Reader, has_columns, jsonl_batches
 from traces.readers.values import block_ids, text, whole
 from traces.row import TraceRow
-from traces.stamps import NS_PER_S, IsoClock, count, decimal_ns, json_count, number_ns, unit_ns
+from traces.stamps import NS_PER_S, Counts, IsoClock, decimal_ns, json_count, number_ns, unit_ns
 
+_new = tuple.__new__
 FIELDS = (
     "t",
     "n_input",
@@ -95,33 +99,41 @@ def map_of(intake: Intake) -> Map:
     return Map({str(k): str(v) for k, v in columns.items()}, unit, size)
 
 
-def row_maker(mapped: Map, clock: Callable[[Any], int]) -> Callable[[int, Callable[[str], Any]], TraceRow]:
-    """The function from (seq, get) to a row, ``get`` giving a field's cell or None."""
+Rows = Callable[[int, Mapping[str, Sequence[Any]]], list[TraceRow]]
+
+
+def rows_maker(mapped: Map, clock: Callable[[Any], int]) -> Rows:
+    """The function from (seq of the first, {field: cells}) to rows."""
+    counts = Counts()
 
     def tokens(value: Any) -> int | None:
         if value is None:
             return None
-        return count(value) if type(value) is str else json_count(value)
+        return counts[value] if type(value) is str else json_count(value)
 
     def number(value: Any) -> int | None:
-        return (count(value) if value else None) if type(value) is str else whole(value)
+        return (counts[value] if value else None) if type(value) is str else whole(value)
 
-    def make(seq: int, get: Callable[[str], Any]) -> TraceRow:
-        ids = get("hash_ids")
-        return TraceRow(
-            seq,
-            clock(get("t")),
-            tokens(get("n_input")),
-            tokens(get("n_output")),
-            text(get("class")),
-            text(get("session")),
-            number(get("turn")),
-            mapped.think_ns(get("think")),
-            None if ids is None or ids == "" else block_ids(_listed(ids)),
-            mapped.block_size or number(get("block_size")),
-            text(get("model")),
-            text(get("status")),
+    def ids(value: Any) -> tuple[int, ...] | None:
+        return None if value is None or value == "" else block_ids(_listed(value))
+
+    size: Callable[[Any], int | None] = number if mapped.block_size is None else lambda _: mapped.block_size
+    parsers: dict[str, Callable[[Any], Any]] = dict(
+        zip(
+            FIELDS,
+            (clock, tokens, tokens, text, text, number, mapped.think_ns, ids, size, text, text),
+            strict=True,
         )
+    )
+    unknown = repeat(None)
+    constant = {"block_size": repeat(mapped.block_size)} if "hash_ids" in mapped.columns else {}
+
+    def make(seq: int, cells: Mapping[str, Sequence[Any]]) -> list[TraceRow]:
+        columns = [
+            map(parsers[field], cells[field]) if field in cells else constant.get(field, unknown)
+            for field in FIELDS
+        ]
+        return list(map(_new, repeat(TraceRow), zip(counted(seq), *columns, strict=False)))
 
     return make
 
@@ -148,14 +160,15 @@ def read_csv(intake: Intake, mapped: Map | None = None) -> Iterator[list[TraceRo
     """Rows of a CSV file with a header line."""
     mapped = mapped or map_of(intake)
     clock, iso = mapped.clock()
-    make = row_maker(mapped, clock)
+    make = rows_maker(mapped, clock)
     fields, names = list(mapped.columns), list(mapped.columns.values())
 
-    def columns(header: list[str]) -> Callable[[int, list[str]], TraceRow]:
-        at = dict(zip(fields, column_indices(intake, header, names), strict=True))
+    def columns(header: list[str]) -> Block:
+        at = column_indices(intake, header, names)
 
-        def parse(seq: int, cells: list[str]) -> TraceRow:
-            return make(seq, lambda field: cells[at[field]] if field in at else None)
+        def parse(seq: int, rows: list[list[str]]) -> list[TraceRow]:
+            cells = list(zip(*rows, strict=True))
+            return make(seq, {field: cells[i] for field, i in zip(fields, at, strict=True)})
 
         return parse
 
@@ -166,11 +179,11 @@ def read_jsonl(intake: Intake, mapped: Map | None = None) -> Iterator[list[Trace
     """Rows of a JSON-lines file; a dotted name goes into nested objects."""
     mapped = mapped or map_of(intake)
     clock, iso = mapped.clock()
-    make = row_maker(mapped, clock)
-    paths = {field: name.split(".") for field, name in mapped.columns.items()}
+    make = rows_maker(mapped, clock)
+    paths = [(field, name.split(".")) for field, name in mapped.columns.items()]
 
     def parse(seq: int, obj: dict[str, Any]) -> TraceRow:
-        return make(seq, lambda field: dig(obj, paths[field]) if field in paths else None)
+        return make(seq, {field: (dig(obj, path),) for field, path in paths})[0]
 
     return with_origin(intake, iso, jsonl_batches(intake, parse))
 

@@ -9,20 +9,25 @@ from traces.intake import BadRow, Intake
 from traces.readers.reader import Head, Reader, has_keys, jsonl_batches
 from traces.readers.values import block_ids
 from traces.row import TraceRow
-from traces.stamps import json_count, number_ns
+from traces.stamps import INT64_MAX, MOST_TOKENS, json_count, number_ns
 
 _new = tuple.__new__
 BLOCK_TOKENS = 512
 NS_PER_MS = 1_000_000
+_YEARS_MS = INT64_MAX // NS_PER_MS
 
 
 def parse(seq: int, obj: dict[str, Any]) -> TraceRow:
     """One row. Raises BadRow wrong_block_count where the hashes do not cover the prompt."""
-    n_input, n_output = json_count(obj["input_length"]), json_count(obj["output_length"])
+    n_input, n_output, stamp = obj["input_length"], obj["output_length"], obj["timestamp"]
+    if not (type(n_input) is int and 0 <= n_input <= MOST_TOKENS):
+        n_input = json_count(n_input)
+    if not (type(n_output) is int and 0 <= n_output <= MOST_TOKENS):
+        n_output = json_count(n_output)
     hash_ids = block_ids(obj["hash_ids"])
     if len(hash_ids) != -(-n_input // BLOCK_TOKENS):
         raise BadRow("wrong_block_count", {"input_length": n_input, "hash_ids": len(hash_ids)})
-    t_ns = number_ns(obj["timestamp"], NS_PER_MS)
+    t_ns = stamp * NS_PER_MS if type(stamp) is int and 0 <= stamp < _YEARS_MS else number_ns(stamp, NS_PER_MS)
     return _new(
         TraceRow,
         (seq, t_ns, n_input, n_output, None, None, None, None, hash_ids, BLOCK_TOKENS, None, None),

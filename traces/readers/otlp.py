@@ -7,7 +7,7 @@ from typing import Any
 
 from traces.intake import BadRow, Intake, OtherRow
 from traces.readers.documents import json_documents
-from traces.readers.reader import Reader, has_keys
+from traces.readers.reader import LOG_REORDER_ROWS, Reader, has_keys
 from traces.readers.values import text
 from traces.row import TraceRow
 from traces.stamps import INT64_MAX, json_count
@@ -102,4 +102,5 @@ OTLP = Reader(
     has_keys("resourceSpans[]"),
     read,
     frozenset({"service"}),
+    reorder_rows=LOG_REORDER_ROWS,
 )

@@ -12,7 +12,7 @@ import orjson
 from traces.errors import TraceError
 from traces.intake import BadRow, Intake
 from traces.readers.loadgen_jsonl import parse
-from traces.readers.mapped import OPTIONS, dig, map_of, row_maker, with_origin
+from traces.readers.mapped import OPTIONS, map_of, rows_maker, with_origin
 from traces.readers.reader import Head, Reader
 from traces.row import TraceRow
 from traces.source import PARQUET as MAGIC
@@ -57,11 +57,11 @@ def read(intake: Intake) -> Iterator[list[TraceRow]]:
         return _batches(intake, list(KEYS), parse)
     mapped = map_of(intake)
     clock, iso = mapped.clock()
-    make = row_maker(mapped, clock)
+    make = rows_maker(mapped, clock)
     names = mapped.columns
 
     def mapped_row(seq: int, obj: dict[str, Any]) -> TraceRow:
-        return make(seq, lambda field: dig(obj, [names[field]]) if field in names else None)
+        return make(seq, {field: (obj.get(name),) for field, name in names.items()})[0]
 
     return with_origin(intake, iso, _batches(intake, list(names.values()), mapped_row))
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from traces.errors import TraceError
 from traces.intake import BadRow, Intake
+from traces.order import REORDER_ROWS
 from traces.row import TraceRow
 
 _TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[{}\[\],]')
@@ -87,6 +87,10 @@ def json_keys(text: str) -> Iterator[str]:
             path = stack[-1]
 
 
+LOG_REORDER_ROWS = 1 << 16
+"""The reach for logs that are written as requests end: a minute of 1,000 requests/s."""
+
+
 def no_header(_: Head) -> Mapping[str, Any]:
     """Most formats carry no header of their own."""
     return {}
@@ -96,7 +100,8 @@ def no_header(_: Head) -> Mapping[str, Any]:
 class Reader:
     """One format. ``matches`` gives how many of its own keys the head has, 0 for "not mine".
 
-    ``read`` yields batches of rows in file order, times in ns from ``intake.origin_ns``.
+    ``read`` yields batches of rows in file order, times in ns from ``intake.origin_ns``;
+    ``reorder_rows`` is how far a row may stand from its place in time.
     """
 
     summary: str
@@ -104,6 +109,7 @@ class Reader:
     read: Callable[[Intake], Iterator[list[TraceRow]]]
     options: frozenset[str] = frozenset()
     header: Callable[[Head], Mapping[str, Any]] = field(default=no_header)
+    reorder_rows: int = REORDER_ROWS
 
 
 def has_columns(*names: str, exact: bool = False) -> Callable[[Head], int]:
@@ -126,70 +132,24 @@ def has_keys(*names: str) -> Callable[[Head], int]:
     return matches
 
 
-def csv_batches(
-    intake: Intake, columns: Callable[[list[str]], Callable[[int, list[str]], TraceRow]]
-) -> Iterator[list[TraceRow]]:
-    """Rows of a CSV file: ``columns(header)`` gives the function from (seq, cells) to a row.
-
-    A cell may be quoted but hold no line end, so that one stray quote costs one row, not the file.
-    """
-    parse: Callable[[int, list[str]], TraceRow] | None = None
-    width, seq, accounting = 0, -1, intake.accounting
-    for first, lines in intake.source.text_lines():
-        batch: list[TraceRow] = []
-        for number, line in enumerate(lines, first):
-            if not line or line.isspace():
-                accounting.blank_lines += 1
-                continue
-            cells = line.split(",") if '"' not in line else _quoted(line)
-            if parse is None:
-                width = len(cells)
-                parse = columns([cell.strip() for cell in cells])
-                continue
-            accounting.rows_read += 1
-            seq += 1
-            try:
-                if len(cells) != width:
-                    raise BadRow("wrong_column_count", line)
-                batch.append(parse(seq, cells))
-            except BadRow as error:
-                intake.bad(number, error)
-        yield batch
-
-
-def _quoted(line: str) -> list[str]:
-    try:
-        return next(csv.reader([line]))
-    except (csv.Error, StopIteration):
-        return []
-
-
-def column_indices(intake: Intake, header: list[str], names: list[str]) -> list[int]:
-    """Where the named columns stand. Raises TraceError naming those that the file lacks."""
-    missing = [name for name in names if name not in header]
-    if missing:
-        raise TraceError(f"{intake.place(1)}: no column {', '.join(missing)}; it has {', '.join(header)}")
-    return [header.index(name) for name in names]
-
-
 def jsonl_batches(
     intake: Intake, parse: Callable[[int, dict[str, Any]], TraceRow], *, skip_first: bool = False
 ) -> Iterator[list[TraceRow]]:
     """Rows of a JSON-lines file, ``parse(seq, object)`` each; ``skip_first`` leaves out a header line."""
-    loads, accounting, seq, skip = orjson.loads, intake.accounting, -1, skip_first
+    loads, accounting, seq, skip = orjson.loads, intake.accounting, 0, skip_first
     for first, lines in intake.source.byte_lines():
         batch: list[TraceRow] = []
+        append, begin = batch.append, seq
         for number, line in enumerate(lines, first):
-            if not line or line.isspace():
-                accounting.blank_lines += 1
+            if skip or not line or line.isspace():
+                if line.strip():
+                    skip = False
+                else:
+                    accounting.blank_lines += 1
                 continue
-            if skip:
-                skip = False
-                continue
-            accounting.rows_read += 1
             seq += 1
             try:
-                batch.append(parse(seq, loads(line)))
+                append(parse(seq - 1, loads(line)))
             except BadRow as error:
                 intake.bad(number, error)
             except orjson.JSONDecodeError:
@@ -198,4 +158,5 @@ def jsonl_batches(
                 intake.bad(number, BadRow("missing_key", error.args[0]))
             except (TypeError, AttributeError):
                 intake.bad(number, BadRow("wrong_type", line.decode("utf-8", "replace")))
+        accounting.rows_read += seq - begin
         yield batch

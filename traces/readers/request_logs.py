@@ -7,7 +7,7 @@ from typing import Any
 
 from traces.intake import BadRow, Intake
 from traces.readers.mapped import with_origin
-from traces.readers.reader import Head, Reader, has_keys, jsonl_batches
+from traces.readers.reader import LOG_REORDER_ROWS, Head, Reader, has_keys, jsonl_batches
 from traces.readers.values import text
 from traces.row import TraceRow
 from traces.stamps import NS_PER_S, IsoClock, json_count, number_ns
@@ -89,9 +89,11 @@ LITELLM = Reader(
     "LiteLLM request logs (JSON lines): startTime, prompt_tokens, completion_tokens",
     has_keys("startTime", "prompt_tokens", "completion_tokens"),
     read_litellm,
+    reorder_rows=LOG_REORDER_ROWS,
 )
 OPENAI = Reader(
     "OpenAI-style responses (JSON lines): created in s, usage.prompt_tokens, usage.completion_tokens",
     matches_openai,
     read_openai,
+    reorder_rows=LOG_REORDER_ROWS,
 )

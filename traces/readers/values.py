@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from traces.intake import BadRow
 
+_INT = frozenset({int})
+
 
 def block_ids(value: object) -> tuple[int, ...]:
     """A list of whole numbers. Raises BadRow: empty, wrong_type."""
     if value is None:
         raise BadRow("empty", "hash_ids")
-    if type(value) is not list or not set(map(type, value)) <= {int}:
+    if type(value) is not list or not _INT.issuperset(map(type, value)):
         raise BadRow("wrong_type", {"hash_ids": value})
     return tuple(value)
 
