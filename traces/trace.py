@@ -9,7 +9,7 @@ from typing import Any
 from traces.errors import TraceError
 from traces.intake import Accounting, Intake
 from traces.order import in_order
-from traces.readers.reader import Reader
+from traces.reader import Reader
 from traces.row import TraceRow
 from traces.source import Source
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from traces.errors import TraceError
+from traces.reader import Head, Reader
 from traces.readers import (
     azure,
     bailian,
@@ -22,7 +23,6 @@ from traces.readers import (
     request_logs,
     weka,
 )
-from traces.readers.reader import Head, Reader
 from traces.source import PARQUET, Source
 from traces.trace import Trace
 

@@ -7,8 +7,8 @@ from itertools import count as _count
 from itertools import repeat
 
 from traces.intake import Intake
+from traces.reader import Reader, has_columns
 from traces.readers.csv_rows import Block, column_indices, csv_batches
-from traces.readers.reader import Reader, has_columns
 from traces.row import TraceRow
 from traces.stamps import Counts, IsoClock
 

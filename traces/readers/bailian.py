@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from traces.intake import Intake
-from traces.readers.reader import Reader, has_keys, jsonl_batches
+from traces.reader import Reader, has_keys
+from traces.readers.json_rows import jsonl_batches
 from traces.readers.values import block_ids, text, whole
 from traces.row import TraceRow
 from traces.stamps import NS_PER_S, json_count, number_ns

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from traces.intake import Intake
+from traces.reader import Reader, has_columns
 from traces.readers.csv_rows import Block, column_indices, csv_batches
-from traces.readers.reader import Reader, has_columns
 from traces.row import TraceRow
 from traces.stamps import NS_PER_S, count, decimal_ns
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from traces.errors import TraceError
 from traces.intake import BadRow, Intake
+from traces.reader import Head, Reader
 from traces.readers.documents import json_documents
-from traces.readers.reader import Head, Reader
 from traces.row import TraceRow
 
 ASKING = frozenset({"human", "user"})

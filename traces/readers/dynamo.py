@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from traces.intake import BadRow, Intake, OtherRow
-from traces.readers.reader import LOG_REORDER_ROWS, Head, Reader, has_keys, jsonl_batches
+from traces.reader import LOG_REORDER_ROWS, Head, Reader, has_keys
+from traces.readers.json_rows import jsonl_batches
 from traces.readers.values import block_ids, text, whole
 from traces.row import TraceRow
 from traces.stamps import json_count, number_ns

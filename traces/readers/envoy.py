@@ -13,8 +13,9 @@ from typing import Any
 
 from traces.errors import TraceError
 from traces.intake import BadRow, Intake, OtherRow
+from traces.reader import LOG_REORDER_ROWS, Head, Reader
+from traces.readers.json_rows import jsonl_batches
 from traces.readers.mapped import with_origin
-from traces.readers.reader import LOG_REORDER_ROWS, Head, Reader, jsonl_batches
 from traces.row import TraceRow
 from traces.stamps import IsoClock, count, json_count
 

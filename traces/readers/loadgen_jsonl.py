@@ -7,7 +7,8 @@ from typing import Any
 
 from traces.errors import TraceError
 from traces.intake import BadRow, Intake
-from traces.readers.reader import Head, Reader, jsonl_batches
+from traces.reader import Head, Reader
+from traces.readers.json_rows import jsonl_batches
 from traces.readers.values import block_ids
 from traces.row import TraceRow
 from traces.stamps import INT64_MAX, json_count, number_ns

@@ -17,8 +17,9 @@ import orjson
 
 from traces.errors import TraceError
 from traces.intake import BadRow, Intake
+from traces.reader import Head, Reader, has_columns
 from traces.readers.csv_rows import Block, column_indices, csv_batches
-from traces.readers.reader import Head, Reader, has_columns, jsonl_batches
+from traces.readers.json_rows import jsonl_batches
 from traces.readers.values import block_ids, text, whole
 from traces.row import TraceRow
 from traces.stamps import NS_PER_S, Counts, IsoClock, decimal_ns, json_count, number_ns, unit_ns

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from traces.intake import BadRow, Intake
-from traces.readers.reader import Head, Reader, has_keys, jsonl_batches
+from traces.reader import Head, Reader, has_keys
+from traces.readers.json_rows import jsonl_batches
 from traces.readers.values import block_ids
 from traces.row import TraceRow
 from traces.stamps import INT64_MAX, MOST_TOKENS, json_count, number_ns

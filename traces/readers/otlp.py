@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from traces.intake import BadRow, Intake, OtherRow
+from traces.reader import LOG_REORDER_ROWS, Reader, has_keys
 from traces.readers.documents import json_documents
-from traces.readers.reader import LOG_REORDER_ROWS, Reader, has_keys
 from traces.readers.values import text
 from traces.row import TraceRow
 from traces.stamps import INT64_MAX, json_count

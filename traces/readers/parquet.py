@@ -11,9 +11,9 @@ import orjson
 
 from traces.errors import TraceError
 from traces.intake import BadRow, Intake
+from traces.reader import Head, Reader
 from traces.readers.loadgen_jsonl import parse
 from traces.readers.mapped import OPTIONS, map_of, rows_maker, with_origin
-from traces.readers.reader import Head, Reader
 from traces.row import TraceRow
 from traces.source import PARQUET as MAGIC
 from traces.writer import FORMAT, KEYS, header, row_object

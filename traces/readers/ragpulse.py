@@ -7,7 +7,8 @@ from typing import Any
 
 from traces.errors import TraceError
 from traces.intake import BadRow, Intake
-from traces.readers.reader import Reader, has_keys, jsonl_batches
+from traces.reader import Reader, has_keys
+from traces.readers.json_rows import jsonl_batches
 from traces.readers.values import block_ids, text
 from traces.row import TraceRow
 from traces.stamps import NS_PER_S, decimal_ns, json_count

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from traces.intake import BadRow, Intake
+from traces.reader import LOG_REORDER_ROWS, Head, Reader, has_keys
+from traces.readers.json_rows import jsonl_batches
 from traces.readers.mapped import with_origin
-from traces.readers.reader import LOG_REORDER_ROWS, Head, Reader, has_keys, jsonl_batches
 from traces.readers.values import text
 from traces.row import TraceRow
 from traces.stamps import NS_PER_S, IsoClock, json_count, number_ns

@@ -13,8 +13,8 @@ from typing import Any
 
 from traces.errors import TraceError
 from traces.intake import BadRow, Intake
+from traces.reader import Reader, has_keys
 from traces.readers.documents import json_documents
-from traces.readers.reader import Reader, has_keys
 from traces.readers.values import block_ids, text
 from traces.row import TraceRow
 from traces.stamps import NS_PER_S, json_count, number_ns
