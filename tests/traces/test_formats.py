@@ -13,7 +13,7 @@ from tests.traces.formats import EXAMPLES, write_example
 from traces.errors import TraceError
 from traces.readers import READERS, open_trace
 from traces.readers.parquet import write_parquet
-from traces.readers.weka import salted
+from traces.salting import salted_ids
 from traces.writer import write_jsonl
 
 NAMES = sorted(READERS)
@@ -30,7 +30,7 @@ def expected(name):
     rows = EXAMPLES[name].rows
     if name != "weka":
         return rows
-    return [r._replace(hash_ids=salted(r.hash_ids[1:], r.hash_ids[0])) for r in rows]
+    return [r._replace(hash_ids=salted_ids(r.hash_ids[1:], r.hash_ids[0])) for r in rows]
 
 
 def test_every_format_has_an_example():

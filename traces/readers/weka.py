@@ -6,7 +6,6 @@ equal small numbers of two sessions would otherwise look like a shared prefix.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from heapq import merge
 from typing import Any
@@ -17,16 +16,8 @@ from traces.reader import Reader, has_keys
 from traces.readers.documents import json_documents
 from traces.readers.values import block_ids, text
 from traces.row import TraceRow
+from traces.salting import salted_ids
 from traces.stamps import NS_PER_S, json_count, number_ns
-
-_ODD = 0x9E3779B97F4A7C15
-_MASK = (1 << 63) - 1
-
-
-def salted(ids: tuple[int, ...], session: str) -> tuple[int, ...]:
-    """Ids made the session's own: a bijection on 63 bits for each session."""
-    salt = int.from_bytes(hashlib.blake2b(session.encode(), digest_size=8).digest()) & _MASK
-    return tuple([((i * _ODD) & _MASK) ^ salt for i in ids])
 
 
 def requests(intake: Intake, line: int, session: object, start_ns: int) -> list[TraceRow]:
@@ -88,7 +79,7 @@ def request(seq: int, entry: dict[str, Any], session: str, size: int) -> TraceRo
         n_input,
         json_count(entry["out"]),
         think_ns=None if think is None else number_ns(think, NS_PER_S),
-        hash_ids=salted(ids, session),
+        hash_ids=salted_ids(ids, session),
         block_size=size,
         model=text(entry.get("model")),
     )
