@@ -81,6 +81,7 @@ class Record:
     finish_reason: str | None = None
     status: int | None = None
     error: str | None = None
+    note: str | None = None
     clock: ClockSource = ClockSource.LOOP
     retries: int = 0
     session: str | None = None
@@ -95,7 +96,7 @@ class Record:
 
 OPTIONAL_FIELDS = (
     "connect_start_ns", "connect_end_ns", "tls_end_ns", "first_output_ns", "chunk_tokens", "n_cached",
-    "status", "error", "session", "turn", "endpoint",
+    "status", "error", "note", "session", "turn", "endpoint",
 )  # fmt: skip
 """Left out of a line when ``None``; every other field is always written, ``null`` where nothing is known."""
 

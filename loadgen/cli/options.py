@@ -1,0 +1,97 @@
+"""The plan's fields as command-line options: one source for both, so that they cannot drift apart."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic.fields import FieldInfo
+
+from loadgen.errors import UsageError
+from loadgen.plan import Plan, build_plan
+
+UNSET = argparse.SUPPRESS
+FLAGS = ("ignore_eos", "i_own_this_endpoint")
+LISTS = ("slo",)
+
+
+def add_plan_options(parser: argparse.ArgumentParser) -> None:
+    """``--plan FILE`` and an option a field; what is not given is absent from the namespace."""
+    parser.add_argument(
+        "--plan", type=Path, default=None, metavar="FILE", help="TOML plan; options override it"
+    )
+    parser.add_argument(
+        "--api-key", default=None, metavar="KEY", help="discouraged: others can read it in the process list"
+    )
+    groups: dict[str, Any] = {}
+    for name, field in Plan.model_fields.items():
+        extra = field.json_schema_extra
+        if not isinstance(extra, dict):
+            continue
+        title = str(extra["group"])
+        group = groups.setdefault(title, parser.add_argument_group(title))
+        _add_option(group, name, field, extra)
+
+
+def _add_option(group: Any, name: str, field: FieldInfo, extra: dict[str, Any]) -> None:
+    flags = [f"--{name.replace('_', '-')}", *extra["aliases"]]
+    text = _help(field)
+    if name in FLAGS:
+        group.add_argument(*flags, dest=name, action="store_true", default=UNSET, help=text)
+    elif name in LISTS:
+        group.add_argument(
+            *flags, dest=name, nargs="+", action="extend", default=UNSET, help=text, metavar="SLO"
+        )
+    elif name == "header":
+        group.add_argument(*flags, dest=name, action="append", default=UNSET, help=text, metavar="K=V")
+    else:
+        group.add_argument(*flags, dest=name, default=UNSET, help=text, metavar=_metavar(name))
+
+
+def _help(field: FieldInfo) -> str:
+    text = (field.description or "").replace("%", "%%")
+    default = field.default
+    if default in (None, False, 0, "", [], {}) or "default" in text:
+        return text
+    if isinstance(default, int) and default >= 1_000_000:
+        default = f"{default / 1e9:g}s"
+    return f"{text} [{default}]"
+
+
+def _metavar(name: str) -> str:
+    return name.rpartition("_")[2].upper()
+
+
+def plan_from(args: argparse.Namespace) -> tuple[Plan, str | None]:
+    """(the plan, a key that was given on the command line). Raises UsageError naming what is wrong."""
+    options = {name: getattr(args, name) for name in Plan.model_fields if hasattr(args, name)}
+    if "header" in options:
+        options["header"] = _headers(options["header"])
+    if "extra_body" in options:
+        options["extra_body"] = _json_object(options["extra_body"])
+    return build_plan(options, args.plan), args.api_key
+
+
+def _headers(pairs: list[str]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for pair in pairs:
+        name, mark, value = pair.partition("=") if "=" in pair else pair.partition(":")
+        if not mark or not name.strip():
+            raise UsageError(f"--header {pair!r}: write NAME=VALUE")
+        headers[name.strip()] = value.strip()
+    return headers
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = orjson.loads(Path(text[1:]).read_bytes() if text.startswith("@") else text)
+    except OSError as error:
+        raise UsageError(f"--extra-body {text}: {os.strerror(error.errno or 0).lower()}") from None
+    except orjson.JSONDecodeError as error:
+        raise UsageError(f"--extra-body {text!r}: not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"--extra-body {text!r}: a JSON object is needed")
+    return value

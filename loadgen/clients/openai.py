@@ -1,0 +1,229 @@
+"""What an OpenAI-style answer says, and when: from stamped pieces of the body to instants, counts and an outcome.
+
+Definitions (DESIGN of the record): *first* is the first chunk that carries content, reasoning or a tool call, or
+at least one more completion token where the server reports usage continuously; never the role chunk, never a
+usage-only chunk. Chunks are not tokens: tokens per chunk are known only from continuous usage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import orjson
+
+from loadgen.record import Outcome, Record
+from loadgen.wire.sse import SseParser
+
+DONE = b"[DONE]"
+ERROR_TEXT_LIMIT = 500
+REJECTED_STATUS = frozenset({429, 503})
+TOO_LARGE_STATUS = frozenset({413, 414, 431})
+
+
+class Carried(NamedTuple):
+    """What one choice of a chunk carries: anything generated, visible output, and its text."""
+
+    generated: bool
+    output: bool
+    text: str
+
+
+Carrier = Callable[[dict[str, Any]], Carried]
+NOTHING = Carried(False, False, "")
+
+
+def chat_carrier(choice: dict[str, Any]) -> Carried:
+    """A chat chunk's choice: ``delta`` with content, reasoning or tool calls (``message`` when not streamed)."""
+    delta = choice.get("delta") or choice.get("message")
+    if not delta:
+        return NOTHING
+    content = delta.get("content")
+    if content:
+        return Carried(True, True, content if isinstance(content, str) else "")
+    if delta.get("tool_calls") or delta.get("function_call"):
+        return Carried(True, True, "")
+    return Carried(bool(delta.get("reasoning_content") or delta.get("reasoning")), False, "")
+
+
+def completion_carrier(choice: dict[str, Any]) -> Carried:
+    """A completion chunk's choice: ``text``."""
+    text = choice.get("text")
+    return Carried(True, True, text) if text else NOTHING
+
+
+def error_text(body: Any) -> str:
+    """The endpoint's own words out of an error body: OpenAI's object, a bare string, FastAPI's ``detail``."""
+    if isinstance(body, dict):
+        error = body.get("error", body.get("detail", body.get("message", body)))
+        if isinstance(error, dict):
+            message = error.get("message")
+            code = error.get("code") or error.get("type")
+            error = f"{message} ({code})" if message and code else message or orjson.dumps(error).decode()
+        return str(error)[:ERROR_TEXT_LIMIT]
+    return str(body)[:ERROR_TEXT_LIMIT]
+
+
+class AnswerReader:
+    """Reads one streamed answer. `feed` takes decoded body pieces with their stamps; `settle` fills the record."""
+
+    __slots__ = (
+        "_carrier", "_continuous", "_done", "_error", "_finish_reason", "_first", "_first_output", "_gaps",
+        "_keep_text", "_last", "_parser", "_text", "_tokens", "_tokens_seen", "_usage",
+    )  # fmt: skip
+
+    def __init__(self, carrier: Carrier, *, keep_text: bool = False) -> None:
+        self._carrier = carrier
+        self._parser = SseParser()
+        self._first: int | None = None
+        self._first_output: int | None = None
+        self._last = 0
+        self._gaps: list[int] = []
+        self._tokens: list[int] = []
+        self._tokens_seen = 0
+        self._continuous = False
+        self._usage: dict[str, Any] | None = None
+        self._finish_reason: str | None = None
+        self._done = False
+        self._error: str | None = None
+        self._keep_text = keep_text
+        self._text: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """The answer's visible text, when it was asked to be kept."""
+        return "".join(self._text)
+
+    def feed(self, stamp_ns: int, piece: bytes) -> None:
+        """Take what one read brought; all events that it completed share its instant."""
+        for event in self._parser.feed(piece):
+            self._take(stamp_ns, event.data, event.event)
+
+    def _take(self, stamp_ns: int, data: bytes, event_type: bytes) -> None:
+        if data == DONE:
+            self._done = True
+            return
+        try:
+            chunk = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            self._error = self._error or f"not JSON: {data[:100].decode(errors='replace')}"
+            return
+        if not isinstance(chunk, dict):
+            self._error = self._error or f"not an object: {data[:100].decode(errors='replace')}"
+            return
+        if chunk.get("error") is not None or event_type == b"error":
+            self._error = self._error or error_text(chunk)
+            return
+        self._take_chunk(stamp_ns, chunk)
+
+    def _take_chunk(self, stamp_ns: int, chunk: dict[str, Any]) -> None:
+        generated = output = finished = False
+        choices = chunk.get("choices")
+        for choice in choices or ():
+            carried = self._carrier(choice)
+            generated = generated or carried.generated
+            output = output or carried.output
+            if self._keep_text:
+                self._text.append(carried.text)
+            reason = choice.get("finish_reason")
+            if reason:
+                self._finish_reason = reason
+                finished = True
+        usage = chunk.get("usage")
+        carried_tokens = self._take_usage(usage, bool(choices) and not finished) if usage else 0
+        if generated or carried_tokens > 0:
+            self._mark(stamp_ns, output or not generated, carried_tokens)
+
+    def _take_usage(self, usage: dict[str, Any], in_mid_stream: bool) -> int:
+        """How many tokens this chunk brought, by continuous usage (0 where only the final total is known)."""
+        self._usage = usage
+        self._continuous = self._continuous or in_mid_stream
+        total = usage.get("completion_tokens") or 0
+        brought = total - self._tokens_seen if self._continuous else 0
+        self._tokens_seen = max(total, self._tokens_seen)
+        return max(brought, 0)
+
+    def _mark(self, stamp_ns: int, output: bool, tokens: int) -> None:
+        if self._first is None:
+            self._first = stamp_ns
+        else:
+            self._gaps.append(stamp_ns - self._last)
+        if output and self._first_output is None:
+            self._first_output = stamp_ns
+        self._last = stamp_ns
+        self._tokens.append(tokens)
+
+    def settle(self, record: Record, *, ended_whole: bool) -> None:
+        """Write instants, counts and the outcome into *record*; *ended_whole*: HTTP's own framing was complete."""
+        chunks = len(self._tokens)
+        if self._first is not None:
+            record.first_ns, record.last_ns = self._first, self._last
+            if self._first_output != self._first:
+                record.first_output_ns = self._first_output
+            record.chunk_ns = self._gaps
+            record.chunk_tokens = self._tokens if self._continuous else None
+        record.finish_reason = self._finish_reason
+        take_usage(record, self._usage)
+        if record.n_output is None:
+            record.n_output, record.n_output_source = chunks, "chunks"
+        if self._error is not None:
+            record.outcome, record.error = Outcome.ERROR_IN_STREAM, self._error
+        elif self._done or (ended_whole and self._finish_reason):
+            record.outcome = Outcome.OK
+        else:
+            record.outcome = Outcome.TRUNCATED
+            how = (
+                "ended without finish_reason or [DONE]" if ended_whole else "connection closed in mid-answer"
+            )
+            record.error = record.error or how
+
+
+def take_usage(record: Record, usage: dict[str, Any] | None) -> None:
+    """Copy the server's token counts into *record*."""
+    if not usage:
+        return
+    record.n_input = usage.get("prompt_tokens")
+    if usage.get("completion_tokens") is not None:
+        record.n_output, record.n_output_source = usage["completion_tokens"], "usage"
+    details = usage.get("prompt_tokens_details")
+    if details:
+        record.n_cached = details.get("cached_tokens")
+
+
+def settle_whole(record: Record, body: bytes, stamp_ns: int, carrier: Carrier) -> str:
+    """An answer that came as one JSON object: its only instant is its last byte's. Returns its text."""
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        record.outcome = Outcome.PROTOCOL
+        record.error = f"not JSON: {body[:100].decode(errors='replace')}"
+        return ""
+    if not isinstance(answer, dict) or answer.get("error") is not None or not answer.get("choices"):
+        record.outcome, record.error = Outcome.ERROR_IN_STREAM, error_text(answer)
+        return ""
+    take_usage(record, answer.get("usage"))
+    record.first_ns = record.last_ns = stamp_ns
+    record.finish_reason = answer["choices"][0].get("finish_reason")
+    if record.n_output is None:
+        record.n_output, record.n_output_source = 1, "chunks"
+    record.outcome = Outcome.OK
+    record.note = "not streamed: the answer came whole"
+    return "".join(carrier(choice).text for choice in answer["choices"])
+
+
+def settle_refusal(record: Record, status: int, body: bytes, hints: dict[str, str]) -> None:
+    """A status that is no success: outcome, and the endpoint's own words with Retry-After or Location."""
+    if status in REJECTED_STATUS:
+        record.outcome = Outcome.REJECTED
+    elif status in TOO_LARGE_STATUS:
+        record.outcome = Outcome.TOO_LARGE
+    else:
+        record.outcome = Outcome.STATUS_ERROR
+    try:
+        words = error_text(orjson.loads(body)) if body else ""
+    except orjson.JSONDecodeError:
+        words = body[:ERROR_TEXT_LIMIT].decode(errors="replace").strip()
+    extra = "".join(f" [{name}: {value}]" for name, value in hints.items())
+    if 300 <= status < 400:
+        extra += " (redirects are not followed: they would carry the key elsewhere)"
+    record.error = f"{status} {words}{extra}".strip()

@@ -1,0 +1,215 @@
+"""Who sends what when: due rows, caps, closed loops and sessions, on any clock.
+
+The dispatcher knows neither sockets nor gevent. It is woken by a timer at the next due instant, sends all rows
+that are due (however late it is woken: nothing is skipped or re-anchored), and is told when an answer's last
+byte came. ``lag = taken - due - held`` is its own lateness.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from loadgen.clock import Clock, Timer
+from loadgen.prompts import RenderedAhead, Request
+from loadgen.record import Outcome, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What bounds the sending: ``concurrency`` slots make it a closed loop, ``max_concurrency`` holds rows back."""
+
+    concurrency: int | None = None
+    max_concurrency: int | None = None
+    stop_after_ns: int | None = None
+
+
+@dataclass(slots=True)
+class Session:
+    """One conversation: at most one turn in flight, later turns wait for the answer before them."""
+
+    busy: bool = False
+    failed: str | None = None
+    free_since_ns: int = 0
+    waiting: deque[Request] = field(default_factory=deque)
+
+
+class Dispatcher:
+    """Hands requests to *send* at their instants; *settle* gets the records of rows that are never sent."""
+
+    def __init__(
+        self,
+        queue: RenderedAhead,
+        clock: Clock,
+        make_timer: Callable[[Callable[[], None]], Timer],
+        send: Callable[[Request], None],
+        settle: Callable[[Record], None],
+        caps: Caps = Caps(),
+    ) -> None:
+        self._queue, self._clock, self._send, self._settle = queue, clock, send, settle
+        self._timer = make_timer(self._wake)
+        self._caps = caps
+        self._held: deque[tuple[Request, int]] = deque()
+        self._later: list[tuple[int, int, Request]] = []
+        self._order = itertools.count()
+        self._sessions: dict[str, Session] = {}
+        self._turns_waiting = 0
+        self._t0_ns = 0
+        self.dispatched = 0
+        self.in_flight = 0
+        self.stopped: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether every row has been sent or given up, and none is in flight."""
+        return self.in_flight == 0 and self.all_sent
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether no row is left to send."""
+        if self.stopped is not None:
+            return True
+        parked = self._held or self._later or self._turns_waiting
+        return not parked and self._queue.peek() is None
+
+    def start(self, t0_ns: int) -> None:
+        """Begin: slots of a closed loop are released at *t0_ns*, open-loop rows carry their own instants."""
+        self._t0_ns = t0_ns
+        self._timer.at(t0_ns)
+
+    def _wake(self) -> None:
+        if self.stopped is not None:
+            return
+        if self._caps.concurrency is not None:
+            for _ in range(self._caps.concurrency - self.in_flight):
+                self._fill_slot(self._t0_ns)
+            return
+        self._send_due()
+
+    # Closed loop: due is the release of the slot.
+
+    def _fill_slot(self, released_ns: int) -> None:
+        limit = self._caps.stop_after_ns
+        if limit is not None and released_ns >= self._t0_ns + limit:
+            self._drop_rest_silently()
+            return
+        request = self._queue.pop()
+        if request is not None:
+            request.record.due_ns = released_ns
+            self._take(request)
+
+    def _drop_rest_silently(self) -> None:
+        """A closed loop that ends by time has no rows beyond it: they were never scheduled."""
+        self.stopped = self.stopped or "duration"
+
+    # Open loop: due is the schedule's.
+
+    def _send_due(self) -> None:
+        now = self._clock.now_ns()
+        while self._later and self._later[0][0] <= now:
+            self._offer(heapq.heappop(self._later)[2], now)
+        while (request := self._queue.peek()) is not None and request.record.due_ns <= now:
+            self._queue.pop()
+            self._arrange(request, now)
+            now = self._clock.now_ns()
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        request = self._queue.peek()
+        instants = [request.record.due_ns] if request is not None else []
+        if self._later:
+            instants.append(self._later[0][0])
+        if instants:
+            self._timer.at(min(instants))
+        else:
+            self._timer.stop()
+
+    def _arrange(self, request: Request, now: int) -> None:
+        """Send a due row, or park a turn until the answer before it (plus think time) has come."""
+        record = request.record
+        if record.session is None:
+            self._offer(request, now)
+            return
+        session = self._sessions.setdefault(record.session, Session())
+        if session.failed is not None:
+            self._give_up(record, session.failed)
+        elif session.busy or session.waiting:
+            session.waiting.append(request)
+            self._turns_waiting += 1
+        else:
+            self._start_turn(session, request, now)
+
+    def _start_turn(self, session: Session, request: Request, now: int) -> None:
+        session.busy = True
+        if session.free_since_ns:
+            due = max(request.record.due_ns, session.free_since_ns + (request.think_ns or 0))
+            request.record.due_ns = due
+            if due > now:
+                heapq.heappush(self._later, (due, next(self._order), request))
+                return
+        self._offer(request, now)
+
+    def _offer(self, request: Request, noticed_ns: int) -> None:
+        cap = self._caps.max_concurrency
+        if cap is not None and (self._held or self.in_flight >= cap):
+            self._held.append((request, noticed_ns))
+        else:
+            self._take(request)
+
+    def _take(self, request: Request, held_ns: int = 0) -> None:
+        self.in_flight += 1
+        self.dispatched += 1
+        request.record.held_ns = held_ns
+        request.record.taken_ns = self._clock.now_ns()
+        self._send(request)
+
+    # The answer's side.
+
+    def answered(self, done_ns: int) -> None:
+        """An exchange is over since *done_ns* (the last byte's own instant): its slot is free."""
+        self.in_flight -= 1
+        if self.stopped is not None:
+            return
+        if self._caps.concurrency is not None:
+            self._fill_slot(done_ns)
+        elif self._held:
+            request, noticed_ns = self._held.popleft()
+            self._take(request, max(0, done_ns - noticed_ns))
+
+    def settled(self, record: Record) -> None:
+        """The outcome of a turn is known: its session goes on after the think time, or ends."""
+        session = self._sessions.get(record.session or "")
+        if session is None or self.stopped is not None:
+            return
+        session.busy = False
+        session.free_since_ns = record.done_ns or self._clock.now_ns()
+        if record.outcome is not Outcome.OK:
+            session.failed = f"its session ended: turn {record.turn} was {record.outcome}"
+            while session.waiting:
+                self._turns_waiting -= 1
+                self._give_up(session.waiting.popleft().record, session.failed)
+        elif session.waiting:
+            self._turns_waiting -= 1
+            self._start_turn(session, session.waiting.popleft(), self._clock.now_ns())
+            self._set_alarm()
+
+    def _give_up(self, record: Record, reason: str) -> None:
+        record.outcome, record.error = Outcome.NOT_SENT, reason
+        self.dispatched += 1
+        self._settle(record)
+
+    def stop(self, reason: str) -> None:
+        """Send nothing more: every row not yet taken ends as not_sent with *reason*. In-flight ones go on."""
+        if self.stopped is not None:
+            return
+        self.stopped = reason
+        self._timer.stop()
+        parked = [request for request, _ in self._held] + [request for _, _, request in self._later]
+        parked += [request for session in self._sessions.values() for request in session.waiting]
+        for request in parked:
+            self._give_up(request.record, reason)
+        for record in self._queue.abandon():
+            self._give_up(record, reason)

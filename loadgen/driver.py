@@ -1,0 +1,56 @@
+"""Drive Locust's runner in this process: signals, progress, and the report at the end."""
+
+from __future__ import annotations
+
+# Locust patches the standard library for gevent: it comes before anything that it must patch.
+from loadgen.users import local_runner  # isort: skip
+
+import os
+import signal
+import sys
+from typing import Any
+
+import gevent
+
+from loadgen.plan import Plan
+from loadgen.preparation import Prepared, prepare
+from loadgen.progress import Progress
+from loadgen.report.summary import write_reports
+
+
+def drive(plan: Plan, *, show_progress: bool = True) -> dict[str, Any]:
+    """Prepare, run and report; the summary. Raises LoadgenError or TraceError before anything is sent."""
+    prepared = prepare(plan)
+    runner = local_runner(prepared)
+    _handle_signals(prepared)
+    progress = Progress(prepared, sys.stderr) if show_progress else None
+    watcher = gevent.spawn(progress.follow) if progress else None
+    runner.start(1, spawn_rate=1)
+    try:
+        runner.greenlet.join()
+    finally:
+        if watcher is not None and progress is not None:
+            watcher.kill()
+            progress.close()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if prepared.failure is not None:
+        raise prepared.failure
+    return write_reports(prepared.directory)
+
+
+def _handle_signals(prepared: Prepared) -> None:
+    """The first Ctrl-C drains and reports, the second stops at once with what is on disk."""
+    asked = 0
+
+    def interrupt() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            print("\nloadgen: waiting for the answers under way; Ctrl-C again stops at once", file=sys.stderr)
+            prepared.engine.interrupt("interrupted", "interrupted by the user")
+        else:
+            print(f"\nloadgen: stopped; what is on disk: {prepared.directory}", file=sys.stderr)
+            os._exit(130)
+
+    gevent.signal_handler(signal.SIGINT, interrupt)
+    gevent.signal_handler(signal.SIGTERM, interrupt)

@@ -1,0 +1,298 @@
+"""The engine of one worker: the dispatcher on gevent's hub, its connections, its records, its self-watch.
+
+Per chunk nothing runs but a watcher callback; per request no greenlet exists. Answers are parsed one at a time
+in idle turns of the loop, so that parsing never delays a read or a send that is due.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gevent
+from gevent.event import Event
+
+from loadgen.breaker import Breaker
+from loadgen.clients.dialect import Dialect
+from loadgen.clients.openai import AnswerReader, settle_refusal, settle_whole
+from loadgen.clock import MonotonicClock
+from loadgen.dispatch import Caps, Dispatcher
+from loadgen.net.exchange import Ending, Exchange
+from loadgen.net.pool import Pool
+from loadgen.net.stamps import StampClock, open_stamped_socket
+from loadgen.net.timer import LoopTimer, lower_timer_slack
+from loadgen.prompts import RenderedAhead, Request
+from loadgen.record import Outcome, Record
+from loadgen.spool import Spool
+
+TIMEOUT_TICK_S = 0.05
+WATCH_TICK_S = 1.0
+PARSE_BACKLOG = 256
+"""Answers waiting for an idle turn beyond this are parsed at once: late figures beat unbounded memory."""
+
+now_ns = time.monotonic_ns
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What of the plan one worker's engine needs. Times in nanoseconds."""
+
+    dialect: Dialect
+    caps: Caps
+    request_timeout_ns: int
+    drain_timeout_ns: int
+    open_ahead: int
+    breaker: Breaker
+
+
+class Engine:
+    """Runs one shard of a schedule. `run` blocks its greenlet until the last record is written."""
+
+    def __init__(
+        self,
+        options: EngineOptions,
+        queue: RenderedAhead,
+        pool: Pool,
+        stamps: StampClock,
+        spool: Spool,
+        on_record: Callable[[Record], None] = lambda record: None,
+    ) -> None:
+        self.options, self.spool = options, spool
+        self._queue, self._pool, self._stamps, self.on_record = queue, pool, stamps, on_record
+        self._timers: list[LoopTimer] = []
+        self.dispatcher = Dispatcher(
+            queue, MonotonicClock(), self._make_timer, self._send, self._settle_unsent, options.caps
+        )
+        self._parse: deque[Exchange] = deque()
+        self._long: deque[Exchange] = deque()
+        self._in_flight: OrderedDict[Exchange, None] = OrderedDict()
+        self._done = Event()
+        self._loop = gevent.get_hub().loop
+        self._idle = self._loop.idle()
+        self._stamped = open_stamped_socket()
+        self.end_reason = "complete"
+        self.counts: Counter[Outcome] = Counter()
+        self._drain_deadline_ns: int | None = None
+
+    def _make_timer(self, callback: Callable[[], None]) -> LoopTimer:
+        timer = LoopTimer(callback)
+        self._timers.append(timer)
+        return timer
+
+    # The run.
+
+    def warm_up(self) -> None:
+        """Before the measured span: connections opened, first rows rendered, the collector out of the way."""
+        lower_timer_slack()
+        self._pool.open_ahead(self.options.open_ahead)
+        self._render_first_rows()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+
+    def run(self, t0_ns: int) -> None:
+        """Send every row at its instant and wait for the answers. *t0_ns*: the schedule's instant 0."""
+        self._queue.begin(t0_ns)
+        self.dispatcher.start(t0_ns)
+        ticks = [gevent.spawn(self._watch), gevent.spawn(self._expire)]
+        self._idle.start(self._idle_turn)
+        try:
+            self._done.wait()
+        finally:
+            gevent.killall(ticks)
+            self._finish()
+
+    def _render_first_rows(self) -> None:
+        deadline = now_ns() + 500_000_000
+        while now_ns() < deadline and self._queue.render_some(0):
+            gevent.sleep(0)
+
+    def _finish(self) -> None:
+        """Whatever ended the run, every row taken gets its record, and the file its trailer."""
+        if not self.dispatcher.finished:
+            self.interrupt("interrupted", "the run was stopped")
+            self._cancel_all("the run was stopped")
+        while self._parse:
+            self._settle(self._parse.popleft())
+        self._idle.stop()
+        for timer in self._timers:
+            timer.close()
+        self._pool.close()
+        self._stamped.close()
+        gc.enable()
+        gc.unfreeze()
+        self.spool.close(self.end_reason, now_ns())
+
+    def interrupt(self, name: str, reason: str) -> None:
+        """Send nothing more, wait for the answers under way within the drain time, then end."""
+        if self.dispatcher.stopped is None:
+            self.end_reason = name
+            self.spool.event("phase", t_ns=now_ns(), name=name, reason=reason)
+            self.dispatcher.stop(reason)
+        self._wake_idle()
+
+    # Sending and receiving: called in the hub, must not block.
+
+    def _send(self, request: Request) -> None:
+        exchange = Exchange(request.record, request.payload, self._answered)
+        exchange.deadline_ns = now_ns() + self.options.request_timeout_ns
+        exchange.on_long = self._answer_is_long
+        self._in_flight[exchange] = None
+        self._pool.send(exchange)
+        self._wake_idle()
+
+    def _answered(self, exchange: Exchange) -> None:
+        assert exchange.record.done_ns is not None
+        del self._in_flight[exchange]
+        self.dispatcher.answered(exchange.record.done_ns)
+        self._parse.append(exchange)
+        if len(self._parse) > PARSE_BACKLOG:
+            self._settle(self._parse.popleft())
+        self._wake_idle()
+
+    def _answer_is_long(self, exchange: Exchange) -> None:
+        self._long.append(exchange)
+        self._wake_idle()
+
+    def _wake_idle(self) -> None:
+        if not self._idle.active:
+            self._idle.start(self._idle_turn)
+
+    def _idle_turn(self) -> None:
+        """One small piece of work whenever the loop has nothing to read or send."""
+        if self._parse:
+            self._settle(self._parse.popleft())
+        elif self._long:
+            self._read_away(self._long.popleft())
+        elif self.dispatcher.stopped is None and self._queue.render_some(now_ns()):
+            pass
+        else:
+            self._idle.stop()
+            if self.dispatcher.finished and not self._parse:
+                self._done.set()
+
+    # Answers.
+
+    def _read_away(self, exchange: Exchange) -> None:
+        if exchange.ending is not None or not _is_stream(exchange):
+            return
+        try:
+            _read(exchange, self.options.dialect)
+        except ValueError as error:
+            if exchange.connection is not None:
+                exchange.connection.abort(Outcome.PROTOCOL, str(error))
+
+    def _settle(self, exchange: Exchange) -> None:
+        """Parse what has come, decide the outcome, write the record."""
+        record = exchange.record
+        record.status = exchange.status or None
+        decided = record.outcome if record.outcome is not Outcome.NOT_SENT or record.error else None
+        if exchange.status:
+            try:
+                _settle_answer(exchange, self.options.dialect)
+            except ValueError as error:
+                record.outcome, record.error = Outcome.PROTOCOL, str(error)
+        if decided is not None:
+            record.outcome = decided
+        self._write(record)
+        self.dispatcher.settled(record)
+
+    def _settle_unsent(self, record: Record) -> None:
+        self._write(record)
+
+    def _write(self, record: Record) -> None:
+        self.spool.append(record)
+        self.counts[record.outcome] += 1
+        self.on_record(record)
+        if self.options.breaker.take(record):
+            self.interrupt("breaker", self.options.breaker.words)
+
+    # Watching.
+
+    def _expire(self) -> None:
+        """Give up what has waited too long; end the drain when its time is up."""
+        while True:
+            gevent.sleep(TIMEOUT_TICK_S)
+            now = now_ns()
+            while self._in_flight and (first := next(iter(self._in_flight))).deadline_ns <= now:
+                assert first.connection is not None
+                seconds = self.options.request_timeout_ns / 1e9
+                first.connection.abort(Outcome.TIMEOUT, f"no end within {seconds:g} s (--request-timeout)")
+            self._check_drain(now)
+            self._wake_idle()
+
+    def _check_drain(self, now: int) -> None:
+        if not self.dispatcher.all_sent:
+            return
+        if self._drain_deadline_ns is None:
+            self._drain_deadline_ns = now + self.options.drain_timeout_ns
+        elif now > self._drain_deadline_ns and self.dispatcher.in_flight:
+            seconds = self.options.drain_timeout_ns / 1e9
+            if self.end_reason == "complete":
+                self.end_reason = "drain_timeout"
+            self.spool.event("phase", t_ns=now, name="drain_timeout", reason=f"{seconds:g} s")
+            self._cancel_all(f"still unanswered {seconds:g} s after the last send")
+
+    def _cancel_all(self, reason: str) -> None:
+        for exchange in list(self._in_flight):
+            if exchange.connection is not None:
+                exchange.connection.abort(Outcome.CANCELLED, reason)
+
+    def _watch(self) -> None:
+        """Each second: anchor the clocks, say how the worker itself does."""
+        while True:
+            due = now_ns() + int(WATCH_TICK_S * 1e9)
+            gevent.sleep(WATCH_TICK_S)
+            now = now_ns()
+            step = self._stamps.reanchor()
+            if step is not None:
+                bound = self._stamps.anchor.bound_ns
+                self.spool.event("clock_step", t_ns=now, step_ns=step, bound_ns=bound)
+            self.spool.event("watch", t_ns=now, loop_lag_ns=max(0, now - due), **self.state())
+            if self.spool.error is not None:
+                self.interrupt("disk", f"cannot write records: {self.spool.error.strerror}")
+            gc.collect(0)
+
+    def state(self) -> dict[str, Any]:
+        """Counters for the self-watch and for progress displays."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return {
+            "dispatched": self.dispatcher.dispatched,
+            "in_flight": self.dispatcher.in_flight,
+            "cpu_ns": int((used.ru_utime + used.ru_stime) * 1e9),
+            "rss_bytes": used.ru_maxrss * 1024,
+        }
+
+
+def _is_stream(exchange: Exchange) -> bool:
+    return exchange.is_event_stream and 200 <= exchange.status < 300
+
+
+def _read(exchange: Exchange, dialect: Dialect) -> AnswerReader:
+    """Feed what has come to the exchange's reader. Raises ValueError for what cannot be decoded."""
+    reader = exchange.reader
+    if reader is None:
+        reader = exchange.reader = AnswerReader(dialect.carrier)
+    for stamp_ns, piece in exchange.take_pieces():
+        reader.feed(stamp_ns, piece)
+    return reader
+
+
+def _settle_answer(exchange: Exchange, dialect: Dialect) -> None:
+    record = exchange.record
+    if _is_stream(exchange):
+        _read(exchange, dialect).settle(record, ended_whole=exchange.ending is Ending.WHOLE)
+        return
+    pieces = exchange.take_pieces()
+    body = b"".join(piece for _, piece in pieces)
+    if not 200 <= exchange.status < 300:
+        settle_refusal(record, exchange.status, body, exchange.hints)
+    elif exchange.ending is not Ending.WHOLE:
+        record.outcome = Outcome.TRUNCATED
+    else:
+        settle_whole(record, body, pieces[-1][0] if pieces else record.done_ns or 0, dialect.carrier)

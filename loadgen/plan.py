@@ -1,0 +1,209 @@
+"""The plan: everything that was asked for, as one model that the command line and TOML files both fill.
+
+A key of a plan file is the option's name with underscores. What the command line says wins.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+import orjson
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from loadgen.errors import UsageError
+from loadgen.quantity import parse_duration_ns, parse_window_ns
+from loadgen.slo import parse_objectives
+
+Duration = Annotated[int, BeforeValidator(parse_duration_ns)]
+"""Nanoseconds; written as ``"30s"``, ``"500ms"`` or a bare number of seconds."""
+
+BURSTY = ("gamma", "weibull", "poisson-gamma")
+LOOPBACK_HOSTS = {"localhost", "127.0.0.1", "::1"}
+
+
+class Limits(BaseModel):
+    """Beyond these the run is called invalid."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    lag_p99_ns: Duration = parse_duration_ns("10ms")
+    not_sent_ratio: float = Field(default=0.001, ge=0, le=1)
+
+
+def _option(default: Any, text: str, *flags: str, group: str, **kwargs: Any) -> Any:
+    """A field that the command line shows in *group*, with *flags* as further names."""
+    extra: dict[str, Any] = {"group": group, "aliases": list(flags)}
+    return Field(default=default, description=text, json_schema_extra=extra, **kwargs)
+
+
+TARGET, LOAD, SYNTH, LIMIT, RUN = (
+    "target",
+    "load from a trace",
+    "load from an arrival model",
+    "limits and objectives",
+    "the run",
+)
+
+
+class Plan(BaseModel):
+    """What `loadgen run` does, resolved. Times are integer nanoseconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    base_url: str | None = _option(None, "the endpoint's root (a trailing /v1 is accepted)", group=TARGET)
+    endpoint: str = _option("chat", "what to ask: chat or completions", group=TARGET)
+    model: str | None = _option(
+        None, "model name (default: the only one that /v1/models lists)", group=TARGET
+    )
+    api_key_file: Path | None = _option(None, "file with the key (else OPENAI_API_KEY)", group=TARGET)
+    header: dict[str, str] = _option({}, "further request header K=V; may be repeated", group=TARGET)
+    extra_body: dict[str, Any] = _option({}, "JSON object merged into each request's body", group=TARGET)
+    ignore_eos: bool = _option(False, "ask the server to generate the full output length", group=TARGET)
+    request_timeout: Duration = _option(
+        parse_duration_ns("10m"), "give a request up after this long from its sending", group=TARGET, gt=0
+    )
+    usage: Literal["auto", "continuous", "final", "none"] = _option(
+        "auto", "token counts to ask the server for (continuous: in every chunk)", group=TARGET
+    )
+    i_own_this_endpoint: bool = _option(
+        False, "consent: needed for a target that is not on this machine", group=TARGET
+    )
+
+    trace: Path | None = _option(None, "replay this trace file", group=LOAD)
+    trace_format: str | None = _option(None, "its format (default: detected)", group=LOAD)
+    window: str | None = _option(None, "part of the trace, in trace time: 0:600s", group=LOAD)
+    speedup: float = _option(1.0, "replay this many times faster", group=LOAD, gt=0)
+    max_requests: int | None = _option(None, "at most so many rows", group=LOAD, ge=1)
+
+    arrival: str | None = _option(None, "constant, poisson, gamma, poisson-gamma, …", group=SYNTH)
+    request_rate: float | None = _option(None, "mean requests per second", group=SYNTH, gt=0)
+    burstiness: float | None = _option(
+        None, "gamma: shape k = 1/CV² (1 = Poisson, below 1 burstier); poisson-gamma: its shape r",
+        group=SYNTH, gt=0,
+    )  # fmt: skip
+    correlation_time: Duration | None = _option(
+        None, "poisson-gamma: how long a burst lasts (tau)", group=SYNTH
+    )
+    concurrency: int | None = _option(None, "closed loop: keep so many requests in flight", group=SYNTH, ge=1)
+    num_requests: int | None = _option(None, "so many requests", "--num-prompts", group=SYNTH, ge=1)
+    duration: Duration | None = _option(None, "requests due within this time", group=SYNTH)
+    input_len: int | None = _option(None, "prompt tokens (default 512)", "--isl", group=SYNTH, ge=1)
+    output_len: int | None = _option(
+        None, "output tokens (default 128; a trace's own)", "--osl", group=SYNTH, ge=1
+    )
+
+    max_concurrency: int | None = _option(
+        None, "cap on requests in flight; waiting is 'held'", group=LIMIT, ge=1
+    )
+    slo: list[str] = _option([], "[class:]metric[@pNN]=bound, as ttft=500ms", "--goodput", group=LIMIT)
+    max_error_rate: float = _option(0.05, "gate: a larger share of failures exits 1", group=LIMIT, ge=0, le=1)
+    breaker_error_rate: float = _option(
+        0.5,
+        "stop the run when the last 50 or more answers fail at this rate (1.01: never)",
+        group=LIMIT,
+        gt=0,
+    )
+    limits: Limits = Limits()
+
+    warmup: Duration = _option(0, "leave requests due this early out of the figures", group=RUN)
+    drain_timeout: Duration = _option(parse_duration_ns("60s"), "wait for the last answers", group=RUN)
+    seed: int = _option(0, "seed of arrivals and lengths", group=RUN, ge=0)
+    salt: str | None = _option(None, "salt of the prompts (default: new each run)", group=RUN)
+    out: Path | None = _option(None, "run directory (default: runs/<time>)", group=RUN)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        _check_target(self)
+        _check_load(self)
+        parse_objectives(self.slo)
+        return self
+
+
+def _check_target(plan: Plan) -> None:
+    if plan.base_url is None:
+        return
+    url = urlsplit(plan.base_url)
+    if url.scheme not in ("http", "https", "unix") or not (url.hostname or url.path):
+        raise UsageError(
+            f"not an endpoint: {plan.base_url!r} (http://HOST:PORT, https://HOST:PORT or unix:PATH)"
+        )
+    reserved = {name.lower() for name in plan.header} & {"content-length", "transfer-encoding", "host"}
+    if reserved:
+        raise UsageError(f"header {', '.join(sorted(reserved))} is loadgen's to set")
+
+
+def _check_load(plan: Plan) -> None:
+    sources = [n for n in ("trace", "arrival", "concurrency") if getattr(plan, n) is not None]
+    if len(sources) > 1 and sources != ["trace", "concurrency"]:
+        raise UsageError(f"--{' and --'.join(sources)} exclude each other")
+    if plan.window is not None:
+        parse_window_ns(plan.window)
+    if plan.trace is None and (plan.window or plan.max_requests or plan.speedup != 1):
+        raise UsageError("--window, --speedup and --max-requests need --trace")
+    if plan.arrival is not None and plan.request_rate is None:
+        raise UsageError("--arrival needs --request-rate")
+    if plan.arrival is not None and plan.num_requests is None and plan.duration is None:
+        raise UsageError("--arrival needs --num-requests or --duration")
+    if plan.burstiness is not None and plan.arrival not in BURSTY:
+        raise UsageError(f"--burstiness goes with --arrival {' or '.join(BURSTY)}")
+    if plan.concurrency is not None and not (plan.trace or plan.num_requests or plan.duration):
+        raise UsageError("--concurrency needs --num-requests, --duration or --trace")
+
+
+def is_loopback(base_url: str) -> bool:
+    """Whether the target can only be on this machine: a unix socket, or a loopback address or name."""
+    url = urlsplit(base_url)
+    host = (url.hostname or "").lower()
+    return url.scheme == "unix" or host in LOOPBACK_HOSTS or host.startswith("127.")
+
+
+def build_plan(options: Mapping[str, Any], plan_file: Path | None = None) -> Plan:
+    """The plan of a TOML file with *options* over it.
+
+    Raises UsageError naming the key, its value and what is allowed.
+    """
+    values = {**(read_plan_file(plan_file) if plan_file else {}), **options}
+    try:
+        return Plan.model_validate(values)
+    except ValidationError as problems:
+        raise UsageError(_first_problem(problems, plan_file)) from None
+
+
+def read_plan_file(path: Path) -> dict[str, Any]:
+    """A TOML plan's keys. Raises UsageError when there is no such file or it is no TOML."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f"cannot read plan {path}: {os.strerror(error.errno or 0)}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not TOML: {error}") from None
+
+
+def _first_problem(problems: ValidationError, plan_file: Path | None) -> str:
+    first = problems.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    where = f"{plan_file}: " if plan_file else ""
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(sorted(Plan.model_fields))
+        return f"{where}unknown plan key {key!r} (known: {known})"
+    return f"{where}{key} = {first['input']!r}: {first['msg']}"
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """The resolved plan as plan.json keeps it: JSON types, ``_ns`` names for durations, no secrets."""
+    row: dict[str, Any] = plan.model_dump(mode="json")
+    for name in ("request_timeout", "correlation_time", "duration", "warmup", "drain_timeout"):
+        row[f"{name}_ns"] = row.pop(name)
+    row["header"] = {name: _masked(name, value) for name, value in plan.header.items()}
+    orjson.dumps(row)
+    return row
+
+
+def _masked(name: str, value: str) -> str:
+    secret = any(word in name.lower() for word in ("auth", "key", "token", "cookie", "secret"))
+    return "***" if secret else value

@@ -1,0 +1,187 @@
+"""From a plan to an engine that is ready to start: consent, key, target, probe, schedule, run directory."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadgen import __version__
+from loadgen.breaker import Breaker
+from loadgen.clients import CLIENTS
+from loadgen.clients.dialect import Dialect
+from loadgen.clock import measure_anchor
+from loadgen.dispatch import Caps
+from loadgen.endpoint import EndpointFacts, Prober, probe_endpoint
+from loadgen.engine import Engine, EngineOptions
+from loadgen.errors import UsageError
+from loadgen.net.pool import Pool
+from loadgen.net.stamps import StampClock
+from loadgen.net.target import Target, resolve_target
+from loadgen.plan import Plan, is_loopback, plan_to_json
+from loadgen.prompts import PromptWriter, RenderedAhead, RequestWriter
+from loadgen.record import Record
+from loadgen.rundir import anchor_to_json, host_facts, new_run_directory, versions, write_plan
+from loadgen.schedule import Schedule, Survey
+from loadgen.spool import Spool
+from loadgen.workload import schedule_of
+
+OPEN_AHEAD_MOST = 256
+LEAD_NS = 100_000_000
+"""From the writing of the plan to the schedule's instant 0."""
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A run about to start. ``run_id`` prefixes every request's id; ``content`` is plan.json's."""
+
+    plan: Plan
+    directory: Path
+    schedule: Schedule
+    survey: Survey | None
+    facts: EndpointFacts
+    engine: Engine
+    run_id: str
+    content: dict[str, Any]
+    failure: Exception | None = None
+
+    def run(self, on_record: Callable[[Record], None]) -> None:
+        """Write the plan, then send. Blocks the greenlet until the last record is on disk."""
+        engine = self.engine
+        engine.on_record = on_record
+        engine.warm_up()
+        t0_ns = time.monotonic_ns() + LEAD_NS
+        write_plan(self.directory, {**self.content, "t0_ns": t0_ns})
+        kept = {name: self.content[name] for name in ("run_id", "digest")}
+        anchor = self.content["anchors"]["0"]
+        try:
+            engine.spool.open({"worker": "0", **kept, "pid": os.getpid(), "t0_ns": t0_ns, "anchor": anchor})
+        except OSError as error:
+            raise UsageError(f"cannot write {engine.spool.path}: {error.strerror}") from None
+        engine.run(t0_ns)
+
+
+def api_key(plan: Plan, environ: dict[str, str] | None = None) -> str | None:
+    """The key out of its file, else OPENAI_API_KEY. Raises UsageError when the file cannot be read."""
+    if plan.api_key_file is None:
+        return (os.environ if environ is None else environ).get("OPENAI_API_KEY") or None
+    try:
+        key = plan.api_key_file.read_text().strip()
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {plan.api_key_file}: {os.strerror(error.errno or 0).lower()}"
+        ) from None
+    if not key or any(c.isspace() for c in key):
+        raise UsageError(f"{plan.api_key_file} must hold one key and nothing else")
+    return key
+
+
+def dialect_of(plan: Plan) -> Dialect:
+    """The plan's dialect. Raises UsageError naming the choices."""
+    dialect = CLIENTS.get(plan.endpoint)
+    if dialect is None:
+        raise UsageError(f"unknown endpoint {plan.endpoint!r}: choose one of {', '.join(CLIENTS)}")
+    return dialect
+
+
+def check_target(plan: Plan) -> None:
+    """Refuse a run without a target, or at a machine that nobody has said is theirs."""
+    if plan.base_url is None:
+        raise UsageError("no endpoint: name one with --base-url")
+    if not plan.i_own_this_endpoint and not is_loopback(plan.base_url):
+        raise UsageError(
+            f"{plan.base_url} is not on this machine: a load test can take it down. "
+            "Say --i-own-this-endpoint if it is yours to test"
+        )
+    if plan.trace is None and plan.arrival is None and plan.concurrency is None:
+        raise UsageError("no load: name a --trace, an --arrival model or a --concurrency")
+
+
+def request_headers(plan: Plan, key: str | None) -> dict[str, str]:
+    """Headers of every request, the plan's own winning over ours."""
+    headers = {
+        "content-type": "application/json",
+        "accept": "text/event-stream, application/json",
+        "accept-encoding": "identity",
+        "user-agent": f"loadgen/{__version__}",
+    }
+    if key:
+        headers["authorization"] = f"Bearer {key}"
+    headers.update({name.lower(): value for name, value in plan.header.items()})
+    for name, value in headers.items():
+        if any(c in name + value for c in "\r\n\0"):
+            raise UsageError(f"header {name!r} holds a line break")
+    return headers
+
+
+def request_writer(
+    plan: Plan, target: Target, facts: EndpointFacts, headers: dict[str, str], salt: str
+) -> RequestWriter:
+    """Encode all that the requests share."""
+    dialect = dialect_of(plan)
+    fields: dict[str, Any] = {"model": facts.model, "stream": True}
+    if facts.usage != "none":
+        fields["stream_options"] = {"include_usage": True}
+        if facts.usage == "continuous":
+            fields["stream_options"]["continuous_usage_stats"] = True
+    if plan.ignore_eos:
+        fields["ignore_eos"] = True
+    fields.update(plan.extra_body)
+    lines = [f"POST {target.prefix}{dialect.path} HTTP/1.1", f"host: {target.authority}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    head = "\r\n".join(lines).encode("latin-1", errors="replace") + b"\r\n"
+    return RequestWriter(dialect, fields, head, PromptWriter(salt, facts.overhead))
+
+
+def prepare(plan: Plan) -> Prepared:
+    """Everything before the first byte of load: raises LoadgenError or TraceError, and leaves no half run then."""
+    check_target(plan)
+    assert plan.base_url is not None
+    dialect, key = dialect_of(plan), api_key(plan)
+    schedule = schedule_of(plan)
+    survey = schedule.survey()
+    if survey is not None and survey.requests == 0:
+        raise UsageError("the schedule is empty: no row lies in the window")
+    target = resolve_target(plan.base_url)
+    headers = request_headers(plan, key)
+    facts = probe_endpoint(Prober(target, headers, plan.base_url), plan, dialect)
+    directory = new_run_directory(plan.out)
+    run_id, salt = secrets.token_hex(4), plan.salt or secrets.token_hex(8)
+    writer = request_writer(plan, target, facts, headers, salt)
+    queue = RenderedAhead(schedule.rows(), writer, run_id)
+    stamps = StampClock(measure_anchor)
+    content = {
+        "run_id": run_id,
+        "plan": plan_to_json(plan),
+        "versions": versions(),
+        "host": host_facts(),
+        "pids": {"master": os.getpid(), "workers": [os.getpid()]},
+        "anchors": {"0": anchor_to_json(stamps.anchor)},
+        "digest": survey.digest if survey else None,
+        "salt": salt,
+        "scheduled": survey.requests if survey else None,
+        "schedule": schedule.describe(survey),
+        "endpoint": facts.to_json(),
+        "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+    spool = Spool(directory / "records-0.jsonl")
+    options = EngineOptions(
+        dialect=dialect,
+        caps=Caps(plan.concurrency, plan.max_concurrency, schedule.limit_ns),
+        request_timeout_ns=plan.request_timeout,
+        drain_timeout_ns=plan.drain_timeout,
+        open_ahead=_open_ahead(plan, survey),
+        breaker=Breaker(plan.breaker_error_rate),
+    )
+    engine = Engine(options, queue, Pool(target, stamps), stamps, spool)
+    return Prepared(plan, directory, schedule, survey, facts, engine, run_id, content)
+
+
+def _open_ahead(plan: Plan, survey: Survey | None) -> int:
+    """Connections to open before the start: one second's peak, or the cap when that is lower."""
+    wanted = plan.concurrency or (survey.peak_rate_per_s if survey else 1)
+    return max(1, min(wanted, plan.max_concurrency or wanted, OPEN_AHEAD_MOST))

@@ -1,0 +1,339 @@
+"""summary.json: vLLM's benchmark keys and ours, computed from a run's files alone.
+
+Totals (``completed``, ``failed``, ``outcomes``, token totals, ``duration``) are of the whole run; latencies,
+throughputs and goodput are of the measured part, after warm-up. ``*_itl_ms`` is per token (DESIGN's itl);
+vLLM's own figure of that name is per chunk, here ``metrics.icl``. A quantile that failures reach is ``null``
+in ``with_failures``: it is infinite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from loadgen.analysis.arrivals import Arrivals, describe, gaps, ks_distance
+from loadgen.analysis.goodput import GateResult, judge_gate, meets_bounds
+from loadgen.analysis.load import Run, load_run
+from loadgen.analysis.metrics import (
+    GENERATORS_OWN,
+    coalesced_ratio,
+    durations_ns,
+    held_ns,
+    icl_blocks,
+    itl_blocks,
+    itl_is_estimated,
+    lag_ns,
+)
+from loadgen.analysis.outcomes import (
+    clock_sources,
+    count_outcomes,
+    examples,
+    generator_cost,
+    length_report,
+    unreachable,
+)
+from loadgen.analysis.rows import Floats, Mask
+from loadgen.analysis.spread import Spread, quantile_with_failures, spread, spread_of_blocks
+from loadgen.analysis.validity import Validity, judge
+from loadgen.errors import ExitCode
+from loadgen.record import Outcome
+from loadgen.report.requests_csv import write_requests_csv
+from loadgen.slo import Objective, parse_objectives
+
+PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+VLLM_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+FAILURES_COUNT = ("ttft", "ttft_from_due", "ttfo", "tpot", "e2e", "e2e_from_due")
+"""Durations whose failed requests are infinitely slow in the second series."""
+
+Json = dict[str, Any]
+
+
+def write_reports(directory: Path, percentiles: Sequence[float] = ()) -> Json:
+    """Compute the run's summary and write summary.json and requests.csv beside its records.
+
+    Raises UsageError when the directory is not a run's.
+    """
+    run = load_run(directory)
+    summary = summarise(run, percentiles)
+    (directory / "summary.json").write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
+    write_requests_csv(run, directory / "requests.csv")
+    return summary
+
+
+def exit_code(summary: Json) -> ExitCode:
+    """The first that applies in the order interrupted, unreachable, invalid, gate failed."""
+    if summary["interrupted"]:
+        return ExitCode.INTERRUPTED
+    if summary["unreachable"]:
+        return ExitCode.UNREACHABLE
+    if not summary["validity"]["valid"]:
+        return ExitCode.INVALID_RUN
+    if not all(gate["passed"] for gate in summary["gates"]):
+        return ExitCode.GATE_FAILED
+    return ExitCode.GOOD
+
+
+def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
+    """Every figure of the report, JSON-ready: no NaN, no infinity, ``None`` where nothing can be said.
+
+    ``percentiles`` (0..100) are added to 50, 90, 95 and 99.
+    """
+    quantiles = tuple(sorted({p / 100 for p in (*PERCENTILES, *percentiles)}))
+    objectives = parse_objectives([str(text) for text in run.options.get("slo") or ()])
+    validity = judge(run)
+    outcomes = count_outcomes(run.rows)
+    metrics = _metrics(run, run.measured, quantiles)
+    met = meets_bounds(run.rows, objectives)
+    throughput = _throughput(run, objectives, met)
+    found: Json = _plain(
+        {
+            **_head(run),
+            **_totals(run, outcomes),
+            **throughput,
+            **_vllm_scalars(metrics, quantiles),
+            "scheduled": run.scheduled,
+            "outcomes": outcomes,
+            "outcome_examples": examples(run.rows),
+            "validity": _validity(validity),
+            "interrupted": "interrupted" in run.stops,
+            "stops": run.stops,
+            "incomplete": bool(run.problems),
+            "unreachable": unreachable(run.rows),
+            "notes": list(run.notes),
+            **_asked_and_sent(run, validity, quantiles),
+            "metrics": metrics,
+            "itl_estimated": itl_is_estimated(run.rows, _good(run, run.measured)),
+            "coalesced_ratio": coalesced_ratio(run.rows, _good(run, run.measured)),
+            "clock_sources": clock_sources(run.rows),
+            "lengths": length_report(run.rows),
+            "retries": int(np.maximum(run.rows.instant("retries"), 0).sum()),
+            "prompts": (run.document.get("schedule") or {}).get("prompts"),
+            "generator": generator_cost(run),
+            "objectives": [o.text for o in objectives],
+            "gates": _gates(run, objectives, outcomes),
+            "classes": _classes(run, objectives, met, quantiles),
+        }
+    )
+    return found
+
+
+def _head(run: Run) -> Json:
+    options, document = run.options, run.document
+    return {
+        "format": "loadgen.summary",
+        "version": 1,
+        "date": document.get("started_at"),
+        "digest": document.get("digest"),
+        "salt": document.get("salt"),
+        "base_url": options.get("base_url"),
+        "endpoint_type": options.get("endpoint"),
+        "model_id": options.get("model"),
+        "request_rate": options.get("request_rate"),
+        "burstiness": options.get("burstiness"),
+        "max_concurrency": options.get("max_concurrency") or options.get("concurrency"),
+        "versions": document.get("versions"),
+        "schedule": document.get("schedule"),
+    }
+
+
+def _totals(run: Run, outcomes: dict[str, int]) -> Json:
+    rows, ok = run.rows, run.rows.outcome(Outcome.OK)
+    ends = rows.instant("done_ns")[rows.has("done_ns")]
+    completed = outcomes.get(str(Outcome.OK), 0)
+    return {
+        "duration": max(int(ends.max()), 0) / 1e9 if len(ends) else 0.0,
+        "num_prompts": run.scheduled,
+        "completed": completed,
+        "failed": run.scheduled - completed,
+        "total_input_tokens": _tokens(run, "n_input", ok),
+        "total_output_tokens": _tokens(run, "n_output", ok),
+    }
+
+
+def _tokens(run: Run, name: str, which: Mask) -> int:
+    return int(run.rows.instant(name)[which & run.rows.has(name)].sum())
+
+
+def _throughput(run: Run, objectives: Sequence[Objective], met: Mask) -> Json:
+    """Rates over the measured part: from the end of warm-up to the last measured request's end."""
+    rows, measured = run.rows, run.measured
+    ends = rows.instant("done_ns")[measured & rows.has("done_ns")]
+    duration_s = max(float(ends.max() - run.warmup_ns) / 1e9, 0.0) if len(ends) else 0.0
+    ok = _good(run, measured)
+    asked = measured & ~rows.outcome(*GENERATORS_OWN)
+    n_in, n_out = _tokens(run, "n_input", ok), _tokens(run, "n_output", ok)
+    has_bounds = any(not o.is_gate for o in objectives)
+
+    def rate(count: int) -> float | None:
+        return count / duration_s if duration_s else None
+
+    return {
+        "measured": {
+            "rows": int(measured.sum()),
+            "completed": int(ok.sum()),
+            "warmup_rows": int((~measured).sum()),
+            "from_s": run.warmup_ns / 1e9,
+            "duration_s": duration_s,
+        },
+        "request_throughput": rate(int(ok.sum())),
+        "request_goodput": rate(int((met & measured).sum())) if has_bounds else None,
+        "attainment": _share(met & asked, asked) if has_bounds else None,
+        "output_throughput": rate(n_out),
+        "total_token_throughput": rate(n_in + n_out),
+    }
+
+
+def _vllm_scalars(metrics: Json, quantiles: Sequence[float]) -> Json:
+    scalars: Json = {}
+    for ours, theirs in VLLM_NAMES.items():
+        figures = metrics[ours]
+        scalars[f"mean_{theirs}_ms"] = figures["mean_ms"]
+        scalars[f"median_{theirs}_ms"] = figures["p50_ms"]
+        scalars[f"std_{theirs}_ms"] = figures["std_ms"]
+        for q in quantiles:
+            scalars[f"{_p(q)}_{theirs}_ms"] = figures[f"{_p(q)}_ms"]
+    return scalars
+
+
+def _metrics(run: Run, which: Mask, quantiles: Sequence[float]) -> Json:
+    rows = run.rows
+    ok = _good(run, which)
+    failures = int((which & ~ok & ~rows.outcome(*GENERATORS_OWN)).sum())
+    found: Json = {}
+    for name, values in durations_ns(rows).items():
+        found[name] = _figures(spread(values[ok], quantiles))
+        if failures and name in FAILURES_COUNT:
+            found[name]["with_failures"] = _failing_figures(values[ok], failures, quantiles)
+    found["icl"] = _figures(spread_of_blocks(lambda: icl_blocks(rows, ok), quantiles))
+    found["itl"] = _figures(spread_of_blocks(lambda: itl_blocks(rows, ok), quantiles))
+    return found
+
+
+def _figures(found: Spread) -> Json:
+    quantiles = {f"{_p(q)}_ms": value / 1e6 for q, value in found.quantiles.items()}
+    return {
+        "n": found.n if found.n % 1 else int(found.n),
+        "mean_ms": found.mean / 1e6,
+        "std_ms": found.std / 1e6,
+        "min_ms": found.min / 1e6,
+        **quantiles,
+        "max_ms": found.max / 1e6,
+    }
+
+
+def _failing_figures(values: Floats, failures: int, quantiles: Sequence[float]) -> Json:
+    figures = {f"{_p(q)}_ms": quantile_with_failures(values, failures, q) / 1e6 for q in quantiles}
+    return {"n": int((~np.isnan(values)).sum()) + failures, "failures": failures, **figures}
+
+
+def _asked_and_sent(run: Run, validity: Validity, quantiles: Sequence[float]) -> Json:
+    rows = run.rows
+    due, sent = rows.instant("due_ns")[rows.has("due_ns")], rows.instant("sent_ns")[rows.has("sent_ns")]
+    lag = lag_ns(rows)
+    held = held_ns(rows)
+    return {
+        "arrivals": {
+            "asked": _arrivals(describe(due)),
+            "sent": _arrivals(describe(sent)),
+            "gap_ks": ks_distance(gaps(due), gaps(sent)),
+        },
+        "lag_ms": _figures(spread(lag, quantiles)),
+        "late": int((lag > validity.limits.lag_p99_ns).sum()),
+        "late_beyond_ms": validity.limits.lag_p99_ns / 1e6,
+        "held": int((held > 0).sum()),
+        "held_ms": _figures(spread(held[held > 0], quantiles)),
+        "not_sent": int(rows.outcome(Outcome.NOT_SENT).sum()),
+        "lost_by_generator": validity.generator_lost_rows,
+    }
+
+
+def _arrivals(found: Arrivals) -> Json:
+    idc = {f"{window:g}": value for window, value in found.idc.items()}
+    return {
+        "n": found.n,
+        "span_s": found.span_s,
+        "rate_per_s": found.rate_per_s,
+        "gap_cv": found.gap_cv,
+        "idc": idc,
+    }
+
+
+def _validity(validity: Validity) -> Json:
+    limits = validity.limits
+    return {
+        "valid": validity.valid,
+        "reasons": list(validity.reasons),
+        "limits": {"lag_p99_ms": limits.lag_p99_ns / 1e6, "not_sent_ratio": limits.not_sent_ratio},
+    }
+
+
+def _gates(run: Run, objectives: Sequence[Objective], outcomes: dict[str, int]) -> list[Json]:
+    gates = [_gate(judge_gate(run.rows, run.measured, o)) for o in objectives if o.is_gate]
+    limit = run.options.get("max_error_rate")
+    own = sum(outcomes.get(str(o), 0) for o in GENERATORS_OWN)
+    asked = run.scheduled - own
+    if limit is not None:
+        rate = (asked - outcomes.get(str(Outcome.OK), 0)) / asked if asked else None
+        passed = rate is not None and rate <= limit
+        gates.append({"gate": f"error_rate<={limit:g}", "value": rate, "bound": limit, "passed": passed})
+    if "breaker" in run.stops:
+        gates.append(
+            {"gate": "breaker", "value": None, "bound": None, "passed": False, "why": run.stops["breaker"]}
+        )
+    return gates
+
+
+def _gate(result: GateResult) -> Json:
+    value = result.value_ns
+    return {
+        "gate": result.objective.text,
+        "value_ms": None if value is None else value / 1e6,
+        "bound_ms": result.objective.bound_ns / 1e6,
+        "failures": result.failures,
+        "passed": result.passed,
+    }
+
+
+def _classes(run: Run, objectives: Sequence[Objective], met: Mask, quantiles: Sequence[float]) -> Json:
+    blocks: Json = {}
+    for name in run.rows.classes:
+        mine = run.rows.of_class(name)
+        which = mine & run.measured
+        asked = which & ~run.rows.outcome(*GENERATORS_OWN)
+        bound = any(not o.is_gate and o.class_name in (None, name) for o in objectives)
+        blocks[name] = {
+            "scheduled": int(mine.sum()),
+            "outcomes": count_outcomes(run.rows, mine),
+            "attainment": _share(met & asked, asked) if bound else None,
+            "met": int((met & which).sum()) if bound else None,
+            "metrics": _metrics(run, which, quantiles),
+        }
+    return blocks
+
+
+def _good(run: Run, which: Mask) -> Mask:
+    return which & run.rows.outcome(Outcome.OK)
+
+
+def _share(part: Mask, whole: Mask) -> float | None:
+    return float(part.sum() / whole.sum()) if whole.any() else None
+
+
+def _p(quantile: float) -> str:
+    return f"p{round(quantile * 100, 6):g}"
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: both become ``None``."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value

@@ -1,0 +1,217 @@
+"""The report for a terminal of 80 columns or more; plain text when it is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+Json = dict[str, Any]
+NARROW = 80
+LATENCIES = (
+    ("ttft", "TTFT"), ("ttft_from_due", "TTFT from due"), ("ttfo", "1st output token"),
+    ("itl", "ITL per token"), ("icl", "ICL per chunk"), ("tpot", "TPOT"), ("e2e", "E2E"),
+    ("e2e_from_due", "E2E from due"),
+)  # fmt: skip
+ALSO = (
+    ("connect", "connect"),
+    ("tls", "TLS"),
+    ("sent_after_taken", "taken to sent"),
+    ("headers", "sent to headers"),
+)
+
+
+def print_report(summary: Json, file: TextIO, percentiles: Sequence[float] = (50, 90, 95, 99)) -> None:
+    """Print the summary's figures; nothing is computed here."""
+    console = Console(file=file, highlight=False, soft_wrap=False)
+    if not file.isatty():
+        console = Console(file=file, highlight=False, width=max(console.width, NARROW), no_color=True)
+    _asked_and_sent(console, summary)
+    _verdicts(console, summary)
+    _latency(console, "Latency of successful requests, ms", summary["metrics"], percentiles)
+    _notes(console, summary)
+    _with_failures(console, summary["metrics"], percentiles)
+    _throughput(console, summary)
+    _classes(console, summary, percentiles)
+    _outcomes(console, summary)
+    _lengths(console, summary)
+
+
+def _table(columns: Iterable[str]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place == 0 else "right", no_wrap=place > 0)
+    return table
+
+
+def _show(console: Console, title: str, table: Table) -> None:
+    # the table's own title would wrap at the table's width
+    console.print(Text(title, "bold"))
+    console.print(table)
+
+
+def _asked_and_sent(console: Console, summary: Json) -> None:
+    asked, sent = summary["arrivals"]["asked"], summary["arrivals"]["sent"]
+    table = _table(("", "asked", "sent"))
+    table.add_row("requests", number(asked["n"]), number(sent["n"]))
+    table.add_row("span, s", number(asked["span_s"]), number(sent["span_s"]))
+    table.add_row("rate, 1/s", number(asked["rate_per_s"]), number(sent["rate_per_s"]))
+    table.add_row("gap CV", number(asked["gap_cv"]), number(sent["gap_cv"]))
+    for window, value in asked["idc"].items():
+        if value is not None or sent["idc"][window] is not None:
+            table.add_row(f"IDC {window} s", number(value), number(sent["idc"][window]))
+    _show(console, "What was asked, what was sent", table)
+    lag = summary["lag_ms"]
+    console.print(f"KS distance of sent gaps to asked: {number(summary['arrivals']['gap_ks'])}")
+    line = f"lag ms p50 {number(lag['p50_ms'])}"
+    line += f", p99 {number(lag['p99_ms'])}, max {number(lag['max_ms'])}"
+    console.print(f"{line}; late (> {number(summary['late_beyond_ms'])} ms) {summary['late']}")
+    held = summary["held_ms"]
+    cap = f" (p50 {number(held['p50_ms'])}, max {number(held['max_ms'])} ms)" if summary["held"] else ""
+    console.print(f"held for a cap {summary['held']}{cap}; not sent {summary['not_sent']}")
+
+
+def _verdicts(console: Console, summary: Json) -> None:
+    validity = summary["validity"]
+    console.print()
+    if validity["valid"]:
+        console.print(
+            Text("VALID", "bold green"), "the generator kept to the schedule and its files are whole"
+        )
+    else:
+        console.print(Text("INVALID", "bold red"), "draw no conclusions from this run:")
+        for reason in validity["reasons"]:
+            console.print(f"  - {escape(reason)}")
+    for stop, why in summary["stops"].items():
+        console.print(Text(f"STOPPED: {stop}", "bold yellow"), escape(why))
+    for gate in summary["gates"]:
+        word = Text("PASS", "bold green") if gate["passed"] else Text("FAIL", "bold red")
+        console.print(word, escape(gate["gate"]), _gate_figure(gate))
+    console.print()
+
+
+def _gate_figure(gate: Json) -> str:
+    if "value_ms" in gate:
+        reached = "failures reach it" if gate["failures"] else "no request to judge"
+        return f"({number(gate['value_ms'])} ms)" if gate["value_ms"] is not None else f"({reached})"
+    return f"({number(gate['value'])})" if gate["value"] is not None else escape(f"({gate.get('why', '')})")
+
+
+def _latency(console: Console, title: str, metrics: Json, percentiles: Sequence[float]) -> None:
+    keys = [f"p{p:g}" for p in percentiles]
+    table = _table(("", "n", "mean", *keys, "max"))
+    for name, words in (*LATENCIES, *ALSO):
+        figures = metrics[name]
+        if figures["n"]:
+            cells = [number(figures[f"{key}_ms"]) for key in ("mean", *keys, "max")]
+            table.add_row(words, number(round(figures["n"])), *cells)
+    if table.row_count:
+        _show(console, title, table)
+    else:
+        console.print(f"{title}: no successful request")
+
+
+def _notes(console: Console, summary: Json) -> None:
+    measured = summary["measured"]
+    if measured["warmup_rows"]:
+        console.print(
+            f"left out as warm-up: {measured['warmup_rows']} rows due before {number(measured['from_s'])} s"
+        )
+    if summary["itl_estimated"]:
+        console.print("ITL is estimated: tokens a chunk carries are inferred from the final usage")
+    if summary["coalesced_ratio"]:
+        console.print(f"chunks read together (gap 0): {summary['coalesced_ratio']:.1%} of gaps")
+    sources = ", ".join(f"{name} {share:.1%}" for name, share in summary["clock_sources"].items())
+    if sources:
+        console.print(f"receive instants from: {sources}")
+    for note in summary["notes"]:
+        console.print(escape(note))
+    console.print("TPOT leaves the first token out; E2E ends at the last content, not at close")
+    console.print()
+
+
+def _with_failures(console: Console, metrics: Json, percentiles: Sequence[float]) -> None:
+    keys = [f"p{p:g}" for p in percentiles]
+    table = _table(("", "n", "failed", *keys))
+    for name, words in LATENCIES:
+        figures = metrics[name].get("with_failures")
+        if figures:
+            cells = ["inf" if figures[f"{k}_ms"] is None else number(figures[f"{k}_ms"]) for k in keys]
+            table.add_row(words, number(figures["n"]), number(figures["failures"]), *cells)
+    if table.row_count:
+        _show(console, "With failures as infinitely slow, ms", table)
+        console.print()
+
+
+def _throughput(console: Console, summary: Json) -> None:
+    table = _table(("", "per second", "total"))
+    table.add_row("requests completed", number(summary["request_throughput"]), number(summary["completed"]))
+    if summary["request_goodput"] is not None:
+        table.add_row("within their SLO (goodput)", number(summary["request_goodput"]), "")
+    table.add_row(
+        "output tokens", number(summary["output_throughput"]), number(summary["total_output_tokens"])
+    )
+    total = summary["total_input_tokens"] + summary["total_output_tokens"]
+    table.add_row("input + output tokens", number(summary["total_token_throughput"]), number(total))
+    _show(console, "Throughput", table)
+    if summary["attainment"] is not None:
+        console.print(f"attainment {summary['attainment']:.2%} of the requests asked of the endpoint")
+    console.print()
+
+
+def _classes(console: Console, summary: Json, percentiles: Sequence[float]) -> None:
+    for name, block in summary["classes"].items():
+        share = "" if block["attainment"] is None else f", attainment {block['attainment']:.2%}"
+        title = f"Class {escape(name)}: {block['scheduled']} scheduled{share}; ms"
+        _latency(console, title, block["metrics"], percentiles)
+        console.print()
+
+
+def _outcomes(console: Console, summary: Json) -> None:
+    table = _table(("", "rows", "share"))
+    for outcome, count in summary["outcomes"].items():
+        table.add_row(outcome, number(count), f"{count / summary['scheduled']:.2%}")
+    _show(console, f"Outcomes of {number(summary['scheduled'])} scheduled", table)
+    for outcome, found in summary["outcome_examples"].items():
+        for example in found:
+            status = f" {example['status']}" if example["status"] is not None else ""
+            message = escape(printable(example["message"] or "no message"))
+            console.print(f"  {outcome}{status}, {example['count']} times: {message}")
+    if summary["retries"]:
+        console.print(f"  retries: {summary['retries']}")
+    console.print()
+
+
+def _lengths(console: Console, summary: Json) -> None:
+    table = _table(("", "asked mean", "got mean", "got/asked", "exact"))
+    for side, found in summary["lengths"].items():
+        if found["n"]:
+            ratio = "-" if found["achieved_ratio"] is None else f"{found['achieved_ratio']:.4f}"
+            cells = (
+                number(found["asked_mean"]),
+                number(found["achieved_mean"]),
+                ratio,
+                f"{found['exact_ratio']:.1%}",
+            )
+            table.add_row(side, *cells)
+    if table.row_count:
+        _show(console, "Lengths, tokens", table)
+
+
+def number(value: float | None) -> str:
+    """A figure in at most five significant digits; "-" where there is none."""
+    if value is None:
+        return "-"
+    if isinstance(value, int) or abs(value) >= 10_000:
+        return f"{round(value):,}"
+    return f"{value:.4g}" if value else "0"
+
+
+def printable(text: str, length: int = 200) -> str:
+    """Foreign text on one line, control characters shown as escapes: a terminal would obey them."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return shown if len(shown) <= length else shown[: length - 1] + "…"
