@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any, TypedDict, cast
 
 import numpy as np
 
 from traces.columns import Columns, columns
+from traces.row import TraceRow
 from traces.stats import (
     NS_PER_S,
     acf,
@@ -27,6 +29,7 @@ IDC_WINDOWS_S = (1, 10, 60, 600, 3600)
 CV_WINDOW_S = 60
 ACF_WINDOW_S = 1
 ACF_LAGS = [1, 2, 5, 10, 30, 60, 120, 300, 600]
+Watch = Callable[[Iterator[list[TraceRow]], str], Iterator[list[TraceRow]]]
 LEAST_WINDOWS = 30
 """An IDC of fewer windows than this is mostly chance and is not given."""
 
@@ -37,7 +40,7 @@ class Description(TypedDict):
     format: str
     source: str
     rows: int
-    origin_unix_ns: int
+    origin_ns: int
     span_s: float
     rate_per_s: float | None
     gap_cv: float | None
@@ -59,10 +62,11 @@ class Description(TypedDict):
     drops: dict[str, Any]
 
 
-def describe(trace: Trace) -> Description:
-    """One pass over the trace. Raises TraceError as reading it does."""
-    found = columns(trace.batches())
-    head = {"format": trace.format, "source": trace.source, "origin_unix_ns": trace.origin_ns}
+def describe(trace: Trace, watch: Watch | None = None) -> Description:
+    """One pass over the trace; ``watch`` sees its batches. Raises TraceError as reading it does."""
+    batches = trace.batches()
+    found = columns(watch(batches, "reading") if watch else batches)
+    head = {"format": trace.format, "source": trace.source, "origin_ns": trace.origin_ns}
     parts = {**head, **arrivals_part(found), **rows_part(found), "drops": asdict(trace.accounting)}
     return cast(Description, parts)
 

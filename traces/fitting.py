@@ -115,6 +115,7 @@ class Memory:
     r: float
     tau_s: float
     rms_log_error: float
+    rate_per_s: float
 
 
 def memory(rate_per_s: float, windows_s: Floats, curve: Floats, tau_range_s: tuple[float, float]) -> Memory:
@@ -142,7 +143,7 @@ def memory(rate_per_s: float, windows_s: Floats, curve: Floats, tau_range_s: tup
     fits = [least_squares(residual, start, bounds=(low, high)) for start in starts]
     best = min(fits, key=lambda fit: float(fit.cost))
     r, tau = np.exp(best.x)
-    return Memory(float(r), float(tau), sqrt(2 * float(best.cost) / w.size))
+    return Memory(float(r), float(tau), sqrt(2 * float(best.cost) / w.size), rate_per_s)
 
 
 def memory_of(t_ns: Ints) -> tuple[Memory, Floats, Floats]:

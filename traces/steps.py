@@ -141,7 +141,7 @@ def parse_step(text: str) -> dict[str, Any]:
     name, _, rest = text.partition("=")
     step = STEPS.get(name)
     if step is None:
-        raise TraceError(f"unknown step {name!r}; choose one of {', '.join(STEPS)}, to_rate")
+        raise TraceError(f"unknown step {name!r}; choose one of {', '.join(STEPS)}")
     values = rest.split(":") if rest else []
     if len(values) > len(step.parameters):
         raise TraceError(f"{name} takes {':'.join(step.parameters)}, got {rest!r}")

@@ -16,7 +16,7 @@ from traces.stats import gap_cv, idc, rate_per_s
 from traces.steps import STEPS, applied, figures, parse_step, predicted, to_rate
 from traces.transforms import cap_gap, dequantise, scale_lengths, speedup, thin
 
-RATE, R, TAU_S, SPAN_S = 6.0, 6.0, 20.0, 2_000.0
+RATE, R, TAU_S, SPAN_S = 6.0, 6.0, 20.0, 1_200.0
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +56,8 @@ def test_superposing_keeps_the_idc_and_draws_the_gap_cv_to_1(bursty):
 def test_intensity_scales_the_excess_idc_well_above_its_bandwidth(bursty):
     before = times(bursty)
     for scale in (0.5, 2.0):
-        found = [times(intensity(lambda: iter(bursty), scale, bandwidth_s=4.0, seed=s)) for s in range(10)]
-        assert np.mean([t.size for t in found]) == pytest.approx(before.size, rel=0.02)
+        found = [times(intensity(lambda: iter(bursty), scale, bandwidth_s=4.0, seed=s)) for s in range(6)]
+        assert np.mean([t.size for t in found]) == pytest.approx(before.size, rel=0.03)
         wanted = 1 + scale * (idc(before, 60.0) - 1)
         assert np.mean([idc(t, 60.0) for t in found]) == pytest.approx(wanted, rel=0.25)
 
