@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save", type=Path, metavar="FILE", help="where --calibrate writes (read with --engine)"
     )
+    parser.add_argument("--json", action="store_true", help="the calibration as JSON on stdout")
     add_engine_arguments(parser)
 
 
@@ -51,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if args.calibrate:
         from loadgen.simulator.calibrate import calibrate_command
 
-        return calibrate_command(args.calibrate, config, args.save)
+        return calibrate_command(args.calibrate, config, args.save, as_json=args.json)
 
     import asyncio
 

@@ -10,7 +10,7 @@ import pytest
 
 from loadgen.errors import UsageError
 from loadgen.record import record_to_json
-from loadgen.simulator.calibrate import calibrate, calibration_to_json
+from loadgen.simulator.calibrate import calibrate, calibration_to_json, table
 from loadgen.simulator.config import EngineConfig, config_from_json
 from loadgen.simulator.cost import LinearCost
 from loadgen.simulator.recordings import read_recording
@@ -43,6 +43,9 @@ def test_a_known_engines_step_times_are_found_and_its_unseen_medians_within_a_qu
     assert cost.overhead_ms + cost.decode_ms == pytest.approx(8.0, rel=0.15)
     assert cost.decode_ms_per_running == pytest.approx(0.7, rel=0.35)
     assert cost.prefill_tokens_per_s == pytest.approx(12_000, rel=0.4)
+    printed = list(table(found))
+    assert len(printed) == 1 + len(found.stages) + 2
+    assert printed[-2].startswith("worst error:")
     saved = calibration_to_json(found)
     assert config_from_json(orjson.loads(orjson.dumps(saved["engine"]))) == found.config
 
