@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,7 +89,7 @@ def figures(rows: Sequence[Observed]) -> dict[str, StageFigures]:
         gaps = [gap for row in members for gap in row.gaps_ms]
         ttfts = [row.ttft_ms for row in members]
         if len(members) >= MIN_REQUESTS and gaps:
-            found[stage] = StageFigures(len(members), median(ttfts), median(gaps))
+            found[stage] = StageFigures(len(members), float(np.median(ttfts)), float(np.median(gaps)))
     return found
 
 
@@ -164,7 +163,9 @@ def calibrate(rows: Sequence[Observed], config: EngineConfig, evaluations: int =
     fits = []
     for share in FLOOR_SHARES if linear else FLOOR_SHARES[:1]:
         base = replace(config, cost=guess(rows, config.cost, share), intake_ms=intake_guess(measured))
-        fits.append(search(base, names, evaluations, partial(loss, rows, used)))
+        fits.append(
+            search(base, names, evaluations, partial(loss, rows, {name: measured[name] for name in used}))
+        )
     fitted = min(fits, key=lambda fit: fit[0])[1]
     predicted = replay(rows, fitted)
     stages = tuple(
@@ -174,13 +175,13 @@ def calibrate(rows: Sequence[Observed], config: EngineConfig, evaluations: int =
     return Calibration(fitted, stages, evaluations * len(fits))
 
 
-def loss(rows: Sequence[Observed], used: Sequence[str], config: EngineConfig) -> float:
-    """Sum over the stages *used* of |ln(predicted / measured)| of both medians."""
-    measured, predicted = figures(rows), replay(rows, config)
+def loss(rows: Sequence[Observed], wanted: dict[str, StageFigures], config: EngineConfig) -> float:
+    """Sum over the stages *wanted* of |ln(predicted / measured)| of both medians."""
+    predicted = replay(rows, config)
     return sum(
         abs(math.log(got / want))
-        for stage in used
-        for want, got in zip(measured[stage][1:], predicted[stage][1:], strict=True)
+        for stage, measured in wanted.items()
+        for want, got in zip(measured[1:], predicted[stage][1:], strict=True)
     )
 
 

@@ -173,6 +173,9 @@ class Endpoint:
         except ApiError as err:
             truth.status, truth.outcome = err.status, "refused"
             return error_response(err, echo)
+        except asyncio.CancelledError:
+            truth.outcome = "client_left"
+            raise
         finally:
             if truth.t_done_ns is None:
                 truth.t_done_ns = time.monotonic_ns()
@@ -277,7 +280,11 @@ class Endpoint:
                 ("transfer-encoding", "chunked"),
             ]
             truth.t_head_ns = wire.send(head_bytes(200, headers))
-        await stream.finished
+        try:
+            await stream.finished
+        except asyncio.CancelledError:
+            self.driver.abort(engine_request)
+            raise
         if truth.outcome == "client_left":
             self.driver.abort(engine_request)
             return OwnBytes(keep=False)

@@ -30,6 +30,7 @@ async def serve(endpoint: Endpoint, host: str, port: int) -> None:
     runner = web.AppRunner(
         endpoint.app(),
         access_log=None,
+        handler_cancellation=True,
         max_line_size=MAX_HEADER_BYTES,
         max_field_size=MAX_HEADER_BYTES,
         shutdown_timeout=STOP_S,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -37,6 +37,13 @@ def metrics(url: str) -> dict[str, float]:
             name, value = line.rsplit(" ", 1)
             found[name.split("{")[0]] = found.get(name.split("{")[0], 0.0) + float(value)
     return found
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -129,11 +136,22 @@ def test_a_client_that_leaves_frees_its_seat(url: str) -> None:
         chunks = response.iter_bytes()
         next(chunks)
         assert metrics(url)["vllm:num_requests_running"] == 1
-    deadline = time.monotonic() + 5
-    while metrics(url)["vllm:num_requests_running"] and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert metrics(url)["vllm:num_requests_running"] == 0
+    wait_for(lambda: metrics(url)["vllm:num_requests_running"] == 0)
     assert 'finished_reason="abort"} 1.0' in httpx.get(f"{url}/metrics").text
+
+
+def test_a_client_that_leaves_while_it_waits_leaves_the_queue() -> None:
+    with simulator(*FAST, "--max-num-seqs", "1") as url, ThreadPoolExecutor(1) as pool:
+        running = pool.submit(post, url, "a b", 1500)
+        wait_for(lambda: metrics(url)["vllm:num_requests_running"] == 1)
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/v1/completions", json={"prompt": "c", "max_tokens": 9}, timeout=0.2)
+        assert not running.done()
+        wait_for(lambda: httpx.get(f"{url}/truth").json())
+        [gone] = httpx.get(f"{url}/truth").json()
+        assert (gone["outcome"], gone["n_output"]) == ("client_left", 0)
+        assert metrics(url)["vllm:num_requests_waiting"] == 0
+        assert running.result().status_code == 200
 
 
 def test_a_crash_breaks_streams_as_vllm_does_and_health_says_so() -> None:
@@ -145,9 +163,7 @@ def test_a_crash_breaks_streams_as_vllm_does_and_health_says_so() -> None:
         *_, error, done, rest = text.split("\n\n")
         assert (done, rest) == ("data: [DONE]", "")
         assert orjson.loads(error[6:])["error"]["code"] == 500
-        deadline = time.monotonic() + 5
-        while httpx.get(f"{url}/health").status_code != 200 and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(lambda: httpx.get(f"{url}/health").status_code == 200)
         assert post(url, "x", 1).status_code == 200
         assert httpx.get(f"{url}/truth").json()[0]["outcome"] == "cut"
 
