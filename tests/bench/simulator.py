@@ -3,7 +3,7 @@
     python -m tests.bench.simulator offline [AZURE_CSV]
     python -m tests.bench.simulator front [STREAMS] [TOKENS_PER_S] [SECONDS]
 
-``offline``: decode-heavy work (256 slots, 128 tokens in, 1,000 out), and an hour of arrivals with the given
+``offline``: decode-heavy work (256 slots, 128 tokens in, 500 to 1,500 out), and an hour of arrivals with the given
 trace's lengths and instants (or made-up ones like it). ``front``: so many streams at once against a server
 process; prints its CPU share, the tokens sent, and the gaps between a stream's true send instants.
 """
@@ -57,7 +57,8 @@ def hour(trace: str | None) -> Iterator[Row]:
 
 def offline(trace: str | None) -> None:
     """Simulated output tokens per second of CPU, and the hour's seconds."""
-    heavy = (Row(0, 128, 1_000) for _ in range(6_000))
+    lengths = np.random.default_rng(1).integers(500, 1_501, 4_000).tolist()
+    heavy = (Row(0, 128, n) for n in lengths)
     for name, rows, fleet in (
         ("decode-heavy", heavy, Fleet(concurrency=256)),
         ("hour", hour(trace), Fleet()),
