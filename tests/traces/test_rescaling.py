@@ -16,7 +16,7 @@ from traces.stats import gap_cv, idc, rate_per_s
 from traces.steps import STEPS, applied, figures, parse_step, predicted, to_rate
 from traces.transforms import cap_gap, dequantise, scale_lengths, speedup, thin
 
-RATE, R, TAU_S, SPAN_S = 6.0, 6.0, 20.0, 1_200.0
+RATE, R, TAU_S, SPAN_S = 6.0, 6.0, 20.0, 2_000.0
 
 
 @pytest.fixture(scope="module")
