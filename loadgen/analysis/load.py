@@ -92,7 +92,7 @@ def load_run(directory: Path) -> Run:
     Raises UsageError when the directory is none, or holds no readable plan.json or no records file.
     Damage inside a records file never raises: it is in ``Run.problems``.
     """
-    document = _read_plan(directory)
+    document = read_plan(directory)
     paths = sorted(directory.glob("records-*.jsonl"), key=_worker_order)
     if not paths:
         raise UsageError(f"{directory} holds no records-*.jsonl: no worker of this run wrote anything")
@@ -106,7 +106,8 @@ def load_run(directory: Path) -> Run:
     return _assemble(directory, document, files, builder)
 
 
-def _read_plan(directory: Path) -> dict[str, Any]:
+def read_plan(directory: Path) -> dict[str, Any]:
+    """plan.json as it is. Raises UsageError when the directory holds none that can be read."""
     path = directory / "plan.json"
     if not directory.is_dir():
         raise UsageError(
@@ -147,22 +148,27 @@ def _assemble(
     index, file_of = ints["index"], builder.file.take()
     planned = document.get("scheduled")
     scheduled = planned if isinstance(planned, int) else None
-    inside = _in_schedule(builder.ids, index, scheduled)
+    inside = _in_schedule(builder.ids, index, _most_rows(files) if scheduled is None else scheduled)
     keep, duplicates = _one_row_an_index(index, inside, _preference(ints, codes, builder))
     notes = []
     if outside := int((~inside).sum()):
         notes.append(f"{outside} record(s) outside the schedule (probes, or an index beyond it) are left out")
     if duplicates:
         notes.append(f"{duplicates} record(s) repeat an index; the one with an end instant counts")
-    reached, unreached = _missing(files, index[keep], file_of[keep], scheduled)
+    workers = len((document.get("pids") or {}).get("workers") or ())
+    reached, unreached = _missing(files, index[keep], file_of[keep], (scheduled, workers))
     rows = _rows(builder, ints, codes, (keep, reached, unreached))
     return Run(directory, document, tuple(files), rows, tuple(notes), duplicates)
 
 
-def _in_schedule(ids: list[str], index: Ints, scheduled: int | None) -> Mask:
+def _most_rows(files: list[RecordsFile]) -> int:
+    """An index that no closed loop of these files can have reached, whatever a damaged line says."""
+    return 10 * len(files) * (max(file.rows for file in files) + 10_000)
+
+
+def _in_schedule(ids: list[str], index: Ints, scheduled: int) -> Mask:
     probes = np.fromiter((i.startswith(PROBE_PREFIX) for i in ids), np.bool_, len(ids))
-    inside = ~probes
-    return inside if scheduled is None else inside & (index < scheduled)
+    return ~probes & (index < scheduled)
 
 
 def _preference(ints: dict[str, Ints], codes: dict[str, Any], builder: ColumnsBuilder) -> Ints:
@@ -182,29 +188,41 @@ def _one_row_an_index(index: Ints, inside: Mask, preference: Ints) -> tuple[Mask
     return keep, int((~first).sum())
 
 
-def _missing(files: list[RecordsFile], index: Ints, file_of: Any, scheduled: int | None) -> tuple[Ints, Ints]:
+def _missing(
+    files: list[RecordsFile], index: Ints, file_of: Any, plan: tuple[int | None, int]
+) -> tuple[Ints, Ints]:
     """Indices without a record: those that their worker had reached, and those it had not.
 
     Row i belongs to worker i mod n. A worker had reached its first ``dispatched`` rows, and every row up to
-    the largest index it recorded.
+    the largest index it recorded. ``plan``: rows scheduled (``None``: nobody planned it) and workers.
     """
-    n = len(files)
-    reach = [_reach(file, index[file_of == number], number, n) for number, file in enumerate(files)]
-    open_ended = scheduled is None
-    if scheduled is None:
-        scheduled = max(reach)
-    present = np.zeros(max(scheduled, int(index.max(initial=-1)) + 1), np.bool_)
+    scheduled, workers = plan
+    shards, n = _shards(files, workers)
+    reach = np.zeros(n, np.int64)
+    for number, (file, shard) in enumerate(zip(files, shards, strict=True)):
+        reach[shard] = max(reach[shard], _reach(file, index[file_of == number], shard, n))
+    owed = int(reach.max(initial=0)) if scheduled is None else scheduled
+    present = np.zeros(max(owed, int(index.max(initial=-1)) + 1), np.bool_)
     present[index] = True
-    missing = np.flatnonzero(~present[:scheduled]).astype(np.int64)
-    was_reached = missing < np.array(reach, np.int64)[missing % n]
-    if open_ended:  # the shards of a closed loop by duration end at different indices: none is owed
+    missing = np.flatnonzero(~present[:owed]).astype(np.int64)
+    was_reached = missing < reach[missing % n]
+    if scheduled is None:  # the shards of a closed loop by duration end at different indices: none is owed
         missing, was_reached = missing[was_reached], was_reached[was_reached]
     return missing[was_reached], missing[~was_reached]
 
 
-def _reach(file: RecordsFile, recorded: Ints, number: int, n: int) -> int:
+def _shards(files: list[RecordsFile], workers: int) -> tuple[list[int], int]:
+    """Each file's shard, its worker's number as long as all have one of their own; and how many there are."""
+    names = [file.worker for file in files]
+    count = max(workers, len(files), 1)
+    if len(set(names)) == len(names) and all(n.isdecimal() and int(n) < count for n in names):
+        return [int(name) for name in names], count
+    return list(range(len(files))), max(len(files), 1)
+
+
+def _reach(file: RecordsFile, recorded: Ints, shard: int, n: int) -> int:
     """One more than the largest index that the worker had reached."""
-    by_count = number + (file.dispatched - 1) * n + 1 if file.dispatched else 0
+    by_count = shard + (file.dispatched - 1) * n + 1 if file.dispatched else 0
     return max(by_count, int(recorded.max(initial=-1)) + 1)
 
 
@@ -214,10 +232,8 @@ def _rows(
     keep, reached, unreached = which
     made_up = len(reached) + len(unreached)
     words = builder.words
-    lost, not_sent = (
-        words["outcome"].setdefault(str(o), len(words["outcome"])) for o in (Outcome.LOST, Outcome.NOT_SENT)
-    )
-    why = {r: words["error"].setdefault(r, len(words["error"])) for r in (NO_RECORD, WORKER_LOST)}
+    lost, not_sent = words["outcome"][str(Outcome.LOST)], words["outcome"][str(Outcome.NOT_SENT)]
+    why = {reason: words["error"][reason] for reason in (NO_RECORD, WORKER_LOST)}
     filled = {
         "outcome": np.repeat([lost, not_sent], [len(reached), len(unreached)]),
         "error": np.repeat([why[NO_RECORD], why[WORKER_LOST]], [len(reached), len(unreached)]),
@@ -229,7 +245,7 @@ def _rows(
     texts = {
         name: Texts(
             np.concatenate([codes.pop(name)[keep], filled.get(name, np.full(made_up, -1))]).astype(np.int32),
-            tuple(words[name]),
+            words[name].words,
         )
         for name in TEXTS
     }

@@ -44,7 +44,11 @@ def tpot_ns(rows: Rows) -> Floats:
 
 
 def durations_ns(rows: Rows) -> dict[str, Floats]:
-    """Every duration with one value a row, by name."""
+    """Every duration with one value a row, by name.
+
+    connect and tls: of rows that waited for a connection of their own; one that was open already cost nothing.
+    """
+    own = rows.has("taken_ns") & (rows.instant("connect_start_ns") >= rows.instant("taken_ns"))
     return {
         "ttft": rows.between("sent_ns", "first_ns"),
         "ttft_from_due": rows.between("due_ns", "first_ns"),
@@ -53,8 +57,8 @@ def durations_ns(rows: Rows) -> dict[str, Floats]:
         "e2e": rows.between("sent_ns", "last_ns"),
         "e2e_from_due": rows.between("due_ns", "last_ns"),
         "headers": rows.between("sent_ns", "headers_ns"),
-        "connect": rows.between("connect_start_ns", "connect_end_ns"),
-        "tls": rows.between("connect_end_ns", "tls_end_ns"),
+        "connect": np.where(own, rows.between("connect_start_ns", "connect_end_ns"), np.nan),
+        "tls": np.where(own, rows.between("connect_end_ns", "tls_end_ns"), np.nan),
         "sent_after_taken": rows.between("taken_ns", "sent_ns"),
     }
 
@@ -67,9 +71,17 @@ def mean_icl_ns(rows: Rows) -> Floats:
 
 def mean_itl_ns(rows: Rows) -> Floats:
     """A request's own itl: the mean over the tokens after its first chunk."""
+    if "mean_itl" not in rows.memo:
+        rows.memo["mean_itl"] = _mean_itl_ns(rows)
+    return rows.memo["mean_itl"]
+
+
+def _mean_itl_ns(rows: Rows) -> Floats:
     sums = np.full(len(rows), np.nan)
     tokens = np.zeros(len(rows))
-    for chosen, gaps, carried, row in _token_gaps(rows, np.ones(len(rows), np.bool_)):
+    for chosen in _row_blocks(rows, np.ones(len(rows), np.bool_)):
+        row = _place_of_each_gap(rows, chosen)
+        gaps, carried, row = _lent(_gaps_of(rows, chosen), _carried(rows, chosen), row)
         sums[chosen] = np.bincount(row, weights=gaps, minlength=len(chosen))
         tokens[chosen] = np.bincount(row, weights=carried, minlength=len(chosen))
     return np.where(tokens > 0, sums / np.where(tokens > 0, tokens, 1), np.nan)
@@ -78,13 +90,30 @@ def mean_itl_ns(rows: Rows) -> Floats:
 def icl_blocks(rows: Rows, which: Mask) -> Iterator[Block]:
     """Gaps between chunks of the chosen rows, each of weight 1."""
     for chosen in _row_blocks(rows, which):
-        yield _gaps_of(rows, chosen)[0].astype(np.float64), None
+        yield _gaps_of(rows, chosen).astype(np.float64), None
 
 
 def itl_blocks(rows: Rows, which: Mask) -> Iterator[Block]:
-    """Gap per token of the chosen rows, each counted once a token."""
-    for _, gaps, carried, _ in _token_gaps(rows, which):
+    """Gap per token of the chosen rows, each counted once a token.
+
+    A chunk without a token of its own (half a character) lends its gap to the next that has one. Rows
+    without reported tokens share the final usage out evenly: n_output / chunks tokens a chunk.
+    """
+    for chosen in _row_blocks(rows, which):
+        gaps, carried = _gaps_of(rows, chosen), _carried(rows, chosen)
+        if (carried <= 0).any():
+            gaps, carried, _ = _lent(gaps, carried, _place_of_each_gap(rows, chosen))
         yield gaps / carried, carried
+
+
+def gaps_with_rows(rows: Rows, which: Mask, *, per_token: bool) -> Iterator[tuple[Floats, Floats, Ints]]:
+    """The values and weights of `itl_blocks` (per token) or `icl_blocks`, each with its row."""
+    for chosen in _row_blocks(rows, which):
+        gaps, row = _gaps_of(rows, chosen), _place_of_each_gap(rows, chosen)
+        carried = np.ones(len(gaps))
+        if per_token:
+            gaps, carried, row = _lent(gaps, _carried(rows, chosen), row)
+        yield gaps / carried, carried, chosen[row]
 
 
 def itl_is_estimated(rows: Rows, which: Mask) -> bool:
@@ -92,47 +121,45 @@ def itl_is_estimated(rows: Rows, which: Mask) -> bool:
     return bool((which & (rows.gaps.count > 0) & ~rows.gaps.has_tokens).any())
 
 
+def one_token_a_chunk(rows: Rows, which: Mask) -> bool:
+    """Whether itl and icl of the chosen rows are the same: each chunk after a gap carries one token."""
+    return all((_carried(rows, chosen) == 1).all() for chosen in _row_blocks(rows, which))
+
+
 def coalesced_ratio(rows: Rows, which: Mask) -> float:
     """Share of chunk gaps that are 0: chunks read together, whose own instants are not known."""
     total = zero = 0
     for chosen in _row_blocks(rows, which):
-        gaps, _ = _gaps_of(rows, chosen)
+        gaps = _gaps_of(rows, chosen)
         total += len(gaps)
         zero += int((gaps == 0).sum())
     return zero / total if total else float("nan")
 
 
-def _token_gaps(rows: Rows, which: Mask) -> Iterator[tuple[Ints, Floats, Floats, Ints]]:
-    """Blocks of (row numbers, gaps in ns, tokens each gap is for, the gap's row as a place in the first).
-
-    A chunk without a token of its own (half a character) lends its gap to the next that has one. Rows
-    without reported tokens share the final usage out evenly: n_output / chunks tokens a chunk.
-    """
-    for chosen in _row_blocks(rows, which):
-        gaps, row = _gaps_of(rows, chosen)
-        yield chosen, *_lent(gaps, _carried(rows, chosen, row), row)
-
-
-def _carried(rows: Rows, chosen: Ints, row: Ints) -> Floats:
+def _carried(rows: Rows, chosen: Ints) -> Floats:
+    """Tokens of the chunk after each gap of the rows."""
+    known = rows.gaps.has_tokens[chosen]
+    if known.all():
+        return rows.gaps.tokens[_flat_places(rows, chosen)].astype(np.float64)
     counts = rows.gaps.count[chosen]
     n_output = rows.instant("n_output")[chosen]
-    evenly = np.where(n_output == NONE, 1.0, n_output / (counts + 1))
-    carried = evenly[row]
-    known = rows.gaps.has_tokens[chosen][row]
+    carried = np.repeat(np.where(n_output == NONE, 1.0, n_output / (counts + 1)), counts)
     if known.any():
-        carried[known] = rows.gaps.tokens[_flat_places(rows, chosen)[known]]
+        of_known = np.repeat(known, counts)
+        carried[of_known] = rows.gaps.tokens[_flat_places(rows, chosen)][of_known]
     return carried
 
 
-def _lent(gaps: Ints, carried: Floats, row: Ints) -> tuple[Floats, Floats, Ints]:
+def _lent(gaps: Ints, carried: Floats, row: Ints) -> tuple[Ints, Floats, Ints]:
+    """Gaps, tokens and row of each chunk with a token, gaps of chunks without one added to the next."""
     if not (carried <= 0).any():
-        return gaps.astype(np.float64), carried, row
+        return gaps, carried, row
     upto = np.cumsum(gaps)
     takes = np.flatnonzero(carried > 0)
     row_starts = np.searchsorted(row, row[takes])  # where each taker's own row begins
     before_row = np.where(row_starts > 0, upto[row_starts - 1], 0)
     previous = np.concatenate([[0], upto[takes][:-1]]) if len(takes) else upto[takes]
-    return (upto[takes] - np.maximum(previous, before_row)).astype(np.float64), carried[takes], row[takes]
+    return upto[takes] - np.maximum(previous, before_row), carried[takes], row[takes]
 
 
 def _row_blocks(rows: Rows, which: Mask) -> Iterator[Ints]:
@@ -144,12 +171,17 @@ def _row_blocks(rows: Rows, which: Mask) -> Iterator[Ints]:
             yield block
 
 
-def _gaps_of(rows: Rows, chosen: Ints) -> tuple[Ints, Ints]:
-    """The rows' gaps, and for each gap its row as a place in ``chosen``."""
-    gaps = rows.gaps
-    row = np.repeat(np.arange(len(chosen)), gaps.count[chosen])
+def _gaps_of(rows: Rows, chosen: Ints) -> Ints:
+    """The rows' gaps, ns, row after row."""
     lo, hi = _range(rows, chosen)
-    return gaps.ns(lo, hi)[_flat_places(rows, chosen) - lo], row
+    places = _flat_places(rows, chosen)
+    gaps = rows.gaps.ns(lo, hi)
+    return gaps if isinstance(places, slice) else gaps[places - lo]
+
+
+def _place_of_each_gap(rows: Rows, chosen: Ints) -> Ints:
+    """For each gap of the rows, its row as a place in ``chosen``."""
+    return np.repeat(np.arange(len(chosen)), rows.gaps.count[chosen])
 
 
 def _range(rows: Rows, chosen: Ints) -> tuple[int, int]:
@@ -157,8 +189,12 @@ def _range(rows: Rows, chosen: Ints) -> tuple[int, int]:
     return int(rows.gaps.start[chosen[0]]), int(rows.gaps.start[last] + rows.gaps.count[last])
 
 
-def _flat_places(rows: Rows, chosen: Ints) -> Ints:
+def _flat_places(rows: Rows, chosen: Ints) -> Ints | slice:
+    """Where the rows' gaps lie in the flat array; a slice where no other row lies between them."""
+    lo, hi = _range(rows, chosen)
     counts = rows.gaps.count[chosen]
-    places = np.arange(int(counts.sum()))
-    moved: Ints = places + np.repeat(rows.gaps.start[chosen] - (np.cumsum(counts) - counts), counts)
+    upto = np.cumsum(counts)
+    if int(upto[-1]) == hi - lo:
+        return slice(lo, hi)
+    moved: Ints = np.arange(int(upto[-1])) + np.repeat(rows.gaps.start[chosen] - (upto - counts), counts)
     return moved

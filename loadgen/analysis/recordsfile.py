@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import orjson
@@ -16,8 +16,10 @@ from loadgen.analysis.rows import COUNTS, INSTANTS, NONE, TEXTS, WIDE, Ints
 from loadgen.record import RECORDS_FORMAT, RECORDS_VERSION, Outcome
 
 BATCH = 1024
-REQUIRED = ("id", "index", "outcome", "due_ns")
+TEXT_TYPES = {str, type(None)}
 OUTCOMES = frozenset(str(outcome) for outcome in Outcome)
+FAR_NS = 10**17
+"""Three years: no instant of a run lies farther from its schedule's instant 0."""
 FEW = 5
 """Unreadable lines that are named one by one; the rest is a count."""
 
@@ -52,7 +54,8 @@ class RecordsFile:
     def dispatched(self) -> int:
         """Rows the worker says it had dispatched at its last word (0: it never said)."""
         counts = [e.get("dispatched") for e in self.named("watch")]
-        return max((c for c in counts if isinstance(c, int)), default=0)
+        believable = 10 * (self.rows + 10_000)  # a damaged number must not become a billion lost rows
+        return max((c for c in counts if isinstance(c, int) and c <= believable), default=0)
 
 
 class Grown(Generic[T]):
@@ -76,13 +79,29 @@ class Grown(Generic[T]):
         return self.values
 
 
+class Codes(dict[str | None, int]):
+    """Numbers for words in the order in which they are met; -1 for ``None``."""
+
+    def __init__(self) -> None:
+        super().__init__({None: -1})
+
+    def __missing__(self, word: str) -> int:
+        self[word] = len(self) - 1
+        return self[word]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words by number."""
+        return tuple(word for word in self if word is not None)
+
+
 class ColumnsBuilder:
     """Columns of all files, built batch by batch."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
         self.ints = {name: Grown(np.int64) for name in (*INSTANTS, *COUNTS)}
-        self.words: dict[str, dict[str, int]] = {name: {} for name in TEXTS}
+        self.words = {name: Codes() for name in TEXTS}
         self.codes = {name: Grown(np.int32) for name in TEXTS}
         self.file = Grown(np.int32)
         self.counts = Grown(np.int64)
@@ -97,17 +116,17 @@ class ColumnsBuilder:
         ints = {name: _column(batch, name) for name in (*INSTANTS, *COUNTS)}
         gaps, counts = _lists([row.get("chunk_ns") or [] for row in batch])
         tokens, has_tokens = _tokens(batch, counts)
-        ids = [row["id"] for row in batch]
+        ids = [row.get("id") for row in batch]
         words = {name: [row.get(name) for row in batch] for name in TEXTS}
-        _check(batch, ids, words, gaps)
+        for name in INSTANTS:
+            ints[name][ints[name] != NONE] -= t0_ns
+        _check(ids, ints, words, gaps)
+        _check_instants(ints)
         for name, column in ints.items():
-            if name in INSTANTS:
-                column[column != NONE] -= t0_ns
             self.ints[name].extend(column)
-        self.ids += ids
+        self.ids += cast(list[str], ids)
         for name, column_words in words.items():
-            known = self.words[name]
-            codes = [-1 if w is None else known.setdefault(w, len(known)) for w in column_words]
+            codes = [*map(self.words[name].__getitem__, column_words)]
             self.codes[name].extend(np.array(codes, np.int32))
         self.file.extend(np.full(len(batch), file_number, np.int32))
         self._add_gaps(gaps, counts, tokens, has_tokens)
@@ -258,22 +277,31 @@ def _tokens(batch: list[Row], counts: Ints) -> tuple[Ints | None, NDArray[np.boo
     return flat, np.array(fits, np.bool_)
 
 
-def _check(batch: list[Row], ids: list[Any], words: dict[str, list[Any]], gaps: Ints) -> None:
-    for row in batch:
-        for name in REQUIRED:
-            if row.get(name) is None:
-                raise KeyError(name)
-        if row["index"] < 0:
-            raise ValueError(f"index {row['index']} is negative")
+def _check(ids: list[Any], ints: dict[str, Ints], words: dict[str, list[Any]], gaps: Ints) -> None:
+    """What every line must hold; for one line at a time the message says what is wrong with it."""
+    if None in ids:
+        raise KeyError("id")
+    for name in ("index", "due_ns"):
+        if (ints[name] == NONE).any():
+            raise KeyError(name)
+    if (ints["index"] < 0).any():
+        raise ValueError(f"index {ints['index'].min()} is negative")
     for column in (ids, *words.values()):
-        for word in column:
-            if word is not None and not isinstance(word, str):
-                raise TypeError(f"{word!r} is not a text")
-    for outcome in words["outcome"]:
-        if outcome not in OUTCOMES:
-            raise ValueError(f"unknown outcome {outcome!r}")
+        if not {*map(type, column)} <= TEXT_TYPES:
+            raise TypeError(f"{next(w for w in column if type(w) not in TEXT_TYPES)!r} is not a text")
+    if None in words["outcome"]:
+        raise KeyError("outcome")
+    if not {*words["outcome"]} <= OUTCOMES:
+        raise ValueError(f"unknown outcome {next(w for w in words['outcome'] if w not in OUTCOMES)!r}")
     if len(gaps) and int(gaps.min()) < 0:
         raise ValueError("a negative chunk gap")
+
+
+def _check_instants(ints: dict[str, Ints]) -> None:
+    for name in INSTANTS:
+        known = ints[name][ints[name] != NONE]
+        if len(known) and max(abs(int(known.min())), abs(int(known.max()))) > FAR_NS:
+            raise ValueError(f"{name} lies years from the schedule's instant 0")
 
 
 def _judge(found: RecordsFile) -> None:

@@ -89,7 +89,8 @@ class Rows:
     texts: dict[str, Texts]
     gaps: Gaps
     made_up: int = 0
-    _masks: dict[str, Mask] = field(default_factory=dict, repr=False)
+    memo: dict[str, Floats] = field(default_factory=dict, repr=False)
+    """Columns that are dear to compute and asked for more than once."""
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -19,7 +19,9 @@ from loadgen.record import Outcome
 LAG_P99_NS = 10_000_000
 NOT_SENT_RATIO = 0.001
 STOPS = ("interrupted", "breaker", "drain_timeout")
-"""Reasons of rows that were left unsent because somebody or something rightly stopped the run."""
+"""Phases in which somebody or something rightly stops a run; rows left unsent give its reason as theirs."""
+SESSION_ENDED = "its session ended"
+"""Begins the reason of a turn that was not sent because the turn before it failed: the endpoint's doing."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ def judge(run: Run) -> Validity:
         *_lag_reasons(run, limits),
         *_lost_reasons(run, limits, lost),
         *(_step_reason(step) for step in run.events("clock_step")),
+        *(
+            f"stopped by the generator itself: {why or stop}"
+            for stop, why in run.stops.items()
+            if stop not in STOPS
+        ),
         *run.problems,
     ]
     return Validity(tuple(reasons), limits, lost)
@@ -68,7 +75,8 @@ def judge(run: Run) -> Validity:
 def lost_by_generator(run: Run) -> Mask:
     """Rows lost, or not sent for a reason that is the generator's own."""
     reasons = run.rows.texts["error"]
-    stopped = [code for code, word in enumerate(reasons.words) if any(stop in word for stop in STOPS)]
+    rightly = (*STOPS, SESSION_ENDED, *(run.stops[stop] for stop in STOPS if run.stops.get(stop)))
+    stopped = [code for code, word in enumerate(reasons.words) if word.startswith(rightly)]
     unsent = run.rows.outcome(Outcome.NOT_SENT) & ~np.isin(reasons.codes, stopped)
     return run.rows.outcome(Outcome.LOST) | unsent
 

@@ -17,15 +17,13 @@ import numpy as np
 import orjson
 
 from loadgen.analysis.arrivals import Arrivals, describe, gaps, ks_distance
+from loadgen.analysis.confidence import share_interval
 from loadgen.analysis.goodput import GateResult, judge_gate, meets_bounds
 from loadgen.analysis.load import Run, load_run
 from loadgen.analysis.metrics import (
     GENERATORS_OWN,
     coalesced_ratio,
-    durations_ns,
     held_ns,
-    icl_blocks,
-    itl_blocks,
     itl_is_estimated,
     lag_ns,
 )
@@ -37,24 +35,30 @@ from loadgen.analysis.outcomes import (
     length_report,
     unreachable,
 )
-from loadgen.analysis.rows import Floats, Mask
-from loadgen.analysis.spread import Spread, quantile_with_failures, spread, spread_of_blocks
+from loadgen.analysis.rows import Ints, Mask
+from loadgen.analysis.spread import spread
 from loadgen.analysis.validity import Validity, judge
 from loadgen.errors import ExitCode
 from loadgen.record import Outcome
+from loadgen.report.figures import (
+    figures,
+    good,
+    interval_figures,
+    metric_figures,
+    percentile_name,
+    steady_state,
+)
+from loadgen.report.html import write_html
 from loadgen.report.requests_csv import write_requests_csv
 from loadgen.slo import Objective, parse_objectives
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 VLLM_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
-FAILURES_COUNT = ("ttft", "ttft_from_due", "ttfo", "tpot", "e2e", "e2e_from_due")
-"""Durations whose failed requests are infinitely slow in the second series."""
-
 Json = dict[str, Any]
 
 
 def write_reports(directory: Path, percentiles: Sequence[float] = ()) -> Json:
-    """Compute the run's summary and write summary.json and requests.csv beside its records.
+    """Compute the run's summary and write summary.json, requests.csv and report.html.
 
     Raises UsageError when the directory is not a run's.
     """
@@ -62,6 +66,7 @@ def write_reports(directory: Path, percentiles: Sequence[float] = ()) -> Json:
     summary = summarise(run, percentiles)
     (directory / "summary.json").write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
     write_requests_csv(run, directory / "requests.csv")
+    write_html(run, summary, directory / "report.html")
     return summary
 
 
@@ -87,7 +92,7 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
     objectives = parse_objectives([str(text) for text in run.options.get("slo") or ()])
     validity = judge(run)
     outcomes = count_outcomes(run.rows)
-    metrics = _metrics(run, run.measured, quantiles)
+    metrics = metric_figures(run, run.measured, quantiles)
     met = meets_bounds(run.rows, objectives)
     throughput = _throughput(run, objectives, met)
     found: Json = _plain(
@@ -104,11 +109,11 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
             "stops": run.stops,
             "incomplete": bool(run.problems),
             "unreachable": unreachable(run.rows),
-            "notes": list(run.notes),
+            "notes": [*run.notes, *_unknown_classes(run, objectives)],
             **_asked_and_sent(run, validity, quantiles),
             "metrics": metrics,
-            "itl_estimated": itl_is_estimated(run.rows, _good(run, run.measured)),
-            "coalesced_ratio": coalesced_ratio(run.rows, _good(run, run.measured)),
+            "itl_estimated": itl_is_estimated(run.rows, good(run, run.measured)),
+            "coalesced_ratio": coalesced_ratio(run.rows, good(run, run.measured)),
             "clock_sources": clock_sources(run.rows),
             "lengths": length_report(run.rows),
             "retries": int(np.maximum(run.rows.instant("retries"), 0).sum()),
@@ -116,7 +121,7 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
             "generator": generator_cost(run),
             "objectives": [o.text for o in objectives],
             "gates": _gates(run, objectives, outcomes),
-            "classes": _classes(run, objectives, met, quantiles),
+            "classes": _classes(run, objectives, met, quantiles, throughput["measured"]["duration_s"]),
         }
     )
     return found
@@ -164,7 +169,7 @@ def _throughput(run: Run, objectives: Sequence[Objective], met: Mask) -> Json:
     rows, measured = run.rows, run.measured
     ends = rows.instant("done_ns")[measured & rows.has("done_ns")]
     duration_s = max(float(ends.max() - run.warmup_ns) / 1e9, 0.0) if len(ends) else 0.0
-    ok = _good(run, measured)
+    ok = good(run, measured)
     asked = measured & ~rows.outcome(*GENERATORS_OWN)
     n_in, n_out = _tokens(run, "n_input", ok), _tokens(run, "n_output", ok)
     has_bounds = any(not o.is_gate for o in objectives)
@@ -179,56 +184,34 @@ def _throughput(run: Run, objectives: Sequence[Objective], met: Mask) -> Json:
             "warmup_rows": int((~measured).sum()),
             "from_s": run.warmup_ns / 1e9,
             "duration_s": duration_s,
+            "drain_s": _drain_s(run, ends),
         },
+        "steady_state": steady_state(run, ok),
         "request_throughput": rate(int(ok.sum())),
         "request_goodput": rate(int((met & measured).sum())) if has_bounds else None,
         "attainment": _share(met & asked, asked) if has_bounds else None,
+        "attainment_interval": interval_figures(share_interval(rows, met, asked), 1) if has_bounds else None,
         "output_throughput": rate(n_out),
         "total_token_throughput": rate(n_in + n_out),
     }
 
 
+def _drain_s(run: Run, ends: Ints) -> float | None:
+    """From the last due instant to the last end: the load was running out."""
+    due = run.rows.instant("due_ns")[run.rows.has("due_ns")]
+    return float(ends.max() - due.max()) / 1e9 if len(ends) and len(due) else None
+
+
 def _vllm_scalars(metrics: Json, quantiles: Sequence[float]) -> Json:
     scalars: Json = {}
     for ours, theirs in VLLM_NAMES.items():
-        figures = metrics[ours]
-        scalars[f"mean_{theirs}_ms"] = figures["mean_ms"]
-        scalars[f"median_{theirs}_ms"] = figures["p50_ms"]
-        scalars[f"std_{theirs}_ms"] = figures["std_ms"]
+        mine = metrics[ours]
+        scalars[f"mean_{theirs}_ms"] = mine["mean_ms"]
+        scalars[f"median_{theirs}_ms"] = mine["p50_ms"]
+        scalars[f"std_{theirs}_ms"] = mine["std_ms"]
         for q in quantiles:
-            scalars[f"{_p(q)}_{theirs}_ms"] = figures[f"{_p(q)}_ms"]
+            scalars[f"{percentile_name(q)}_{theirs}_ms"] = mine[f"{percentile_name(q)}_ms"]
     return scalars
-
-
-def _metrics(run: Run, which: Mask, quantiles: Sequence[float]) -> Json:
-    rows = run.rows
-    ok = _good(run, which)
-    failures = int((which & ~ok & ~rows.outcome(*GENERATORS_OWN)).sum())
-    found: Json = {}
-    for name, values in durations_ns(rows).items():
-        found[name] = _figures(spread(values[ok], quantiles))
-        if failures and name in FAILURES_COUNT:
-            found[name]["with_failures"] = _failing_figures(values[ok], failures, quantiles)
-    found["icl"] = _figures(spread_of_blocks(lambda: icl_blocks(rows, ok), quantiles))
-    found["itl"] = _figures(spread_of_blocks(lambda: itl_blocks(rows, ok), quantiles))
-    return found
-
-
-def _figures(found: Spread) -> Json:
-    quantiles = {f"{_p(q)}_ms": value / 1e6 for q, value in found.quantiles.items()}
-    return {
-        "n": found.n if found.n % 1 else int(found.n),
-        "mean_ms": found.mean / 1e6,
-        "std_ms": found.std / 1e6,
-        "min_ms": found.min / 1e6,
-        **quantiles,
-        "max_ms": found.max / 1e6,
-    }
-
-
-def _failing_figures(values: Floats, failures: int, quantiles: Sequence[float]) -> Json:
-    figures = {f"{_p(q)}_ms": quantile_with_failures(values, failures, q) / 1e6 for q in quantiles}
-    return {"n": int((~np.isnan(values)).sum()) + failures, "failures": failures, **figures}
 
 
 def _asked_and_sent(run: Run, validity: Validity, quantiles: Sequence[float]) -> Json:
@@ -242,11 +225,11 @@ def _asked_and_sent(run: Run, validity: Validity, quantiles: Sequence[float]) ->
             "sent": _arrivals(describe(sent)),
             "gap_ks": ks_distance(gaps(due), gaps(sent)),
         },
-        "lag_ms": _figures(spread(lag, quantiles)),
+        "lag_ms": figures(spread(lag, quantiles)),
         "late": int((lag > validity.limits.lag_p99_ns).sum()),
         "late_beyond_ms": validity.limits.lag_p99_ns / 1e6,
         "held": int((held > 0).sum()),
-        "held_ms": _figures(spread(held[held > 0], quantiles)),
+        "held_ms": figures(spread(held[held > 0], quantiles)),
         "not_sent": int(rows.outcome(Outcome.NOT_SENT).sum()),
         "lost_by_generator": validity.generator_lost_rows,
     }
@@ -260,6 +243,7 @@ def _arrivals(found: Arrivals) -> Json:
         "rate_per_s": found.rate_per_s,
         "gap_cv": found.gap_cv,
         "idc": idc,
+        "idc_windows": {f"{window:g}": found.windows(window) for window in found.idc},
     }
 
 
@@ -270,6 +254,11 @@ def _validity(validity: Validity) -> Json:
         "reasons": list(validity.reasons),
         "limits": {"lag_p99_ms": limits.lag_p99_ns / 1e6, "not_sent_ratio": limits.not_sent_ratio},
     }
+
+
+def _unknown_classes(run: Run, objectives: Sequence[Objective]) -> list[str]:
+    named = [o for o in objectives if o.class_name is not None and o.class_name not in run.rows.classes]
+    return [f"SLO {o.text}: no request is of class {o.class_name!r}" for o in named]
 
 
 def _gates(run: Run, objectives: Sequence[Objective], outcomes: dict[str, int]) -> list[Json]:
@@ -299,7 +288,9 @@ def _gate(result: GateResult) -> Json:
     }
 
 
-def _classes(run: Run, objectives: Sequence[Objective], met: Mask, quantiles: Sequence[float]) -> Json:
+def _classes(
+    run: Run, objectives: Sequence[Objective], met: Mask, quantiles: Sequence[float], duration_s: float
+) -> Json:
     blocks: Json = {}
     for name in run.rows.classes:
         mine = run.rows.of_class(name)
@@ -311,21 +302,18 @@ def _classes(run: Run, objectives: Sequence[Objective], met: Mask, quantiles: Se
             "outcomes": count_outcomes(run.rows, mine),
             "attainment": _share(met & asked, asked) if bound else None,
             "met": int((met & which).sum()) if bound else None,
-            "metrics": _metrics(run, which, quantiles),
+            "request_throughput": int(good(run, which).sum()) / duration_s if duration_s else None,
+            "request_goodput": int((met & which).sum()) / duration_s if bound and duration_s else None,
+            "output_throughput": _tokens(run, "n_output", good(run, which)) / duration_s
+            if duration_s
+            else None,
+            "metrics": metric_figures(run, which, quantiles),
         }
     return blocks
 
 
-def _good(run: Run, which: Mask) -> Mask:
-    return which & run.rows.outcome(Outcome.OK)
-
-
 def _share(part: Mask, whole: Mask) -> float | None:
     return float(part.sum() / whole.sum()) if whole.any() else None
-
-
-def _p(quantile: float) -> str:
-    return f"p{round(quantile * 100, 6):g}"
 
 
 def _plain(value: Any) -> Any:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 Json = dict[str, Any]
 NARROW = 80
+FEW_WINDOWS = 30
 LATENCIES = (
     ("ttft", "TTFT"), ("ttft_from_due", "TTFT from due"), ("ttfo", "1st output token"),
     ("itl", "ITL per token"), ("icl", "ICL per chunk"), ("tpot", "TPOT"), ("e2e", "E2E"),
@@ -27,13 +28,12 @@ ALSO = (
 
 def print_report(summary: Json, file: TextIO, percentiles: Sequence[float] = (50, 90, 95, 99)) -> None:
     """Print the summary's figures; nothing is computed here."""
-    console = Console(file=file, highlight=False, soft_wrap=False)
-    if not file.isatty():
-        console = Console(file=file, highlight=False, width=max(console.width, NARROW), no_color=True)
+    console = console_for(file)
     _asked_and_sent(console, summary)
     _verdicts(console, summary)
     _latency(console, "Latency of successful requests, ms", summary["metrics"], percentiles)
     _notes(console, summary)
+    _intervals(console, summary, percentiles)
     _with_failures(console, summary["metrics"], percentiles)
     _throughput(console, summary)
     _classes(console, summary, percentiles)
@@ -41,14 +41,24 @@ def print_report(summary: Json, file: TextIO, percentiles: Sequence[float] = (50
     _lengths(console, summary)
 
 
-def _table(columns: Iterable[str]) -> Table:
+def console_for(file: TextIO) -> Console:
+    """A console of at least 80 columns where the file is no terminal, and plain there."""
+    console = Console(file=file, highlight=False, soft_wrap=False)
+    if file.isatty():
+        return console
+    return Console(file=file, highlight=False, width=max(console.width, NARROW), no_color=True)
+
+
+def table_of(columns: Iterable[str]) -> Table:
+    """An empty table: words to the left in the first column, figures to the right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, column in enumerate(columns):
         table.add_column(column, justify="left" if place == 0 else "right", no_wrap=place > 0)
     return table
 
 
-def _show(console: Console, title: str, table: Table) -> None:
+def show(console: Console, title: str, table: Table) -> None:
+    """Print the table under its title."""
     # the table's own title would wrap at the table's width
     console.print(Text(title, "bold"))
     console.print(table)
@@ -56,15 +66,15 @@ def _show(console: Console, title: str, table: Table) -> None:
 
 def _asked_and_sent(console: Console, summary: Json) -> None:
     asked, sent = summary["arrivals"]["asked"], summary["arrivals"]["sent"]
-    table = _table(("", "asked", "sent"))
+    table = table_of(("", "asked", "sent"))
     table.add_row("requests", number(asked["n"]), number(sent["n"]))
     table.add_row("span, s", number(asked["span_s"]), number(sent["span_s"]))
     table.add_row("rate, 1/s", number(asked["rate_per_s"]), number(sent["rate_per_s"]))
     table.add_row("gap CV", number(asked["gap_cv"]), number(sent["gap_cv"]))
     for window, value in asked["idc"].items():
         if value is not None or sent["idc"][window] is not None:
-            table.add_row(f"IDC {window} s", number(value), number(sent["idc"][window]))
-    _show(console, "What was asked, what was sent", table)
+            table.add_row(idc_words(asked, window), number(value), number(sent["idc"][window]))
+    show(console, "What was asked, what was sent", table)
     lag = summary["lag_ms"]
     console.print(f"KS distance of sent gaps to asked: {number(summary['arrivals']['gap_ks'])}")
     line = f"lag ms p50 {number(lag['p50_ms'])}"
@@ -103,14 +113,14 @@ def _gate_figure(gate: Json) -> str:
 
 def _latency(console: Console, title: str, metrics: Json, percentiles: Sequence[float]) -> None:
     keys = [f"p{p:g}" for p in percentiles]
-    table = _table(("", "n", "mean", *keys, "max"))
+    table = table_of(("", "n", "mean", *keys, "max"))
     for name, words in (*LATENCIES, *ALSO):
         figures = metrics[name]
         if figures["n"]:
             cells = [number(figures[f"{key}_ms"]) for key in ("mean", *keys, "max")]
             table.add_row(words, number(round(figures["n"])), *cells)
     if table.row_count:
-        _show(console, title, table)
+        show(console, title, table)
     else:
         console.print(f"{title}: no successful request")
 
@@ -121,6 +131,16 @@ def _notes(console: Console, summary: Json) -> None:
         console.print(
             f"left out as warm-up: {measured['warmup_rows']} rows due before {number(measured['from_s'])} s"
         )
+    for end, found in summary["steady_state"].items():
+        if found:
+            shown = (
+                f"{number(found['ttft_p50_outside_ms'])} ms against {number(found['ttft_p50_inside_ms'])} ms"
+            )
+            drift = "" if found["settled"] else "; it drifts throughout"
+            side = "before" if end == "beginning" else "after"
+            console.print(
+                f"not steady {side} {number(found['at_s'])} s: TTFT p50 {shown}{drift} (not left out)"
+            )
     if summary["itl_estimated"]:
         console.print("ITL is estimated: tokens a chunk carries are inferred from the final usage")
     if summary["coalesced_ratio"]:
@@ -134,21 +154,46 @@ def _notes(console: Console, summary: Json) -> None:
     console.print()
 
 
+def _intervals(console: Console, summary: Json, percentiles: Sequence[float]) -> None:
+    keys = [f"p{p:g}_ms" for p in percentiles if p in (50, 95, 99)] or [f"p{percentiles[-1]:g}_ms"]
+    table = table_of(("", *(key.removesuffix("_ms") for key in keys)))
+    needs = []
+    for name, words in LATENCIES:
+        intervals = summary["metrics"][name].get("intervals")
+        if intervals and summary["metrics"][name]["n"]:
+            table.add_row(words, *(_interval(intervals[key]) for key in keys))
+            needs += [intervals[key]["need"] for key in keys if "need" in intervals[key]]
+    if not table.row_count:
+        return
+    show(console, "95 % intervals, ms (block bootstrap for dependent data)", table)
+    measured = summary["measured"]
+    if needs and measured["completed"]:
+        long_s = max(needs) * measured["duration_s"] / measured["completed"]
+        console.print(
+            f"too few: about {max(needs):,} requests ({number(long_s)} s at this rate) would do for all"
+        )
+    console.print()
+
+
+def _interval(interval: Json) -> str:
+    return "too few" if "too_few" in interval else f"{number(interval['low'])} – {number(interval['high'])}"
+
+
 def _with_failures(console: Console, metrics: Json, percentiles: Sequence[float]) -> None:
     keys = [f"p{p:g}" for p in percentiles]
-    table = _table(("", "n", "failed", *keys))
+    table = table_of(("", "n", "failed", *keys))
     for name, words in LATENCIES:
         figures = metrics[name].get("with_failures")
         if figures:
             cells = ["inf" if figures[f"{k}_ms"] is None else number(figures[f"{k}_ms"]) for k in keys]
             table.add_row(words, number(figures["n"]), number(figures["failures"]), *cells)
     if table.row_count:
-        _show(console, "With failures as infinitely slow, ms", table)
+        show(console, "With failures as infinitely slow, ms", table)
         console.print()
 
 
 def _throughput(console: Console, summary: Json) -> None:
-    table = _table(("", "per second", "total"))
+    table = table_of(("", "per second", "total"))
     table.add_row("requests completed", number(summary["request_throughput"]), number(summary["completed"]))
     if summary["request_goodput"] is not None:
         table.add_row("within their SLO (goodput)", number(summary["request_goodput"]), "")
@@ -157,9 +202,9 @@ def _throughput(console: Console, summary: Json) -> None:
     )
     total = summary["total_input_tokens"] + summary["total_output_tokens"]
     table.add_row("input + output tokens", number(summary["total_token_throughput"]), number(total))
-    _show(console, "Throughput", table)
+    show(console, "Throughput", table)
     if summary["attainment"] is not None:
-        console.print(f"attainment {summary['attainment']:.2%} of the requests asked of the endpoint")
+        console.print(f"attainment {attainment_words(summary)} of the requests asked of the endpoint")
     console.print()
 
 
@@ -172,10 +217,10 @@ def _classes(console: Console, summary: Json, percentiles: Sequence[float]) -> N
 
 
 def _outcomes(console: Console, summary: Json) -> None:
-    table = _table(("", "rows", "share"))
+    table = table_of(("", "rows", "share"))
     for outcome, count in summary["outcomes"].items():
         table.add_row(outcome, number(count), f"{count / summary['scheduled']:.2%}")
-    _show(console, f"Outcomes of {number(summary['scheduled'])} scheduled", table)
+    show(console, f"Outcomes of {number(summary['scheduled'])} scheduled", table)
     for outcome, found in summary["outcome_examples"].items():
         for example in found:
             status = f" {example['status']}" if example["status"] is not None else ""
@@ -187,7 +232,7 @@ def _outcomes(console: Console, summary: Json) -> None:
 
 
 def _lengths(console: Console, summary: Json) -> None:
-    table = _table(("", "asked mean", "got mean", "got/asked", "exact"))
+    table = table_of(("", "asked mean", "got mean", "got/asked", "exact"))
     for side, found in summary["lengths"].items():
         if found["n"]:
             ratio = "-" if found["achieved_ratio"] is None else f"{found['achieved_ratio']:.4f}"
@@ -199,7 +244,23 @@ def _lengths(console: Console, summary: Json) -> None:
             )
             table.add_row(side, *cells)
     if table.row_count:
-        _show(console, "Lengths, tokens", table)
+        show(console, "Lengths, tokens", table)
+
+
+def idc_words(arrivals: Json, window: str) -> str:
+    """What an IDC is of; and on how few windows it rests, where they are few."""
+    windows = arrivals["idc_windows"][window]
+    return f"IDC {window} s" if windows >= FEW_WINDOWS else f"IDC {window} s ({windows} windows)"
+
+
+def attainment_words(summary: Json) -> str:
+    """The share that met every bound, with its interval where there is one."""
+    interval = summary["attainment_interval"]
+    if "low" not in interval:
+        return f"{summary['attainment']:.2%}"
+    return (
+        f"{summary['attainment']:.2%} (95 %: {max(interval['low'], 0):.2%} – {min(interval['high'], 1):.2%})"
+    )
 
 
 def number(value: float | None) -> str:

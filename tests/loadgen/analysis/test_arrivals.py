@@ -38,6 +38,7 @@ def test_too_few_arrivals_have_no_rate():
     st.lists(st.integers(0, 50), min_size=1, max_size=60),
     st.lists(st.integers(0, 50), min_size=1, max_size=60),
 )
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # its p-value, which nobody asks for
 def test_the_ks_distance_is_scipys(one, other):
     expected = stats.ks_2samp(one, other).statistic
     assert ks_distance(np.array(one), np.array(other)) == pytest.approx(expected)

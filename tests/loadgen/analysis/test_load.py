@@ -10,6 +10,8 @@ from loadgen.analysis.load import load_run
 from loadgen.analysis.outcomes import count_outcomes
 from loadgen.analysis.recordsfile import BATCH
 from loadgen.errors import UsageError
+from loadgen.report.html import write_html
+from loadgen.report.summary import summarise
 from tests.loadgen.analysis.run_builder import MS, T0_NS, RunBuilder, S, not_sent, request, watch
 
 
@@ -222,15 +224,26 @@ def test_scheduled_is_the_sum_of_outcomes_whatever_is_left_of_the_files(
     assert sorted(run.rows.instant("index").tolist()) == list(range(len(fates)))
 
 
-def test_random_bytes_in_the_file_never_raise(builder):
-    directory = builder.add(*some_requests(30)).write()
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("scheduled", [30, -1])
+def test_random_digits_and_bytes_in_the_file_never_raise(builder, scheduled):
+    builder.scheduled = scheduled
+    directory = builder.add(*some_requests(30), watch(dispatched=30)).write()
     whole = bytearray(builder.path().read_bytes())
     rng = random.Random(3)
-    for _ in range(60):
+    for _ in range(25):
         garbled = bytearray(whole)
         for _ in range(8):
-            garbled[rng.randrange(len(garbled))] = rng.randrange(256)
+            place = rng.randrange(len(garbled))
+            digit = chr(garbled[place]).isdigit()
+            # a digit may become several: a number far beyond any sense is still JSON
+            garbled[place : place + 1] = (
+                b"9" * rng.choice((1, 1, 7)) if digit else bytes([rng.randrange(256)])
+            )
         builder.path().write_bytes(garbled)
         run = load_run(directory)
-        assert sum(count_outcomes(run.rows).values()) == 30
-        assert np.isin(np.arange(30), run.rows.instant("index")).all()
+        assert sum(count_outcomes(run.rows).values()) == run.scheduled
+        if scheduled == 30:
+            assert run.scheduled == 30
+            assert np.isin(np.arange(30), run.rows.instant("index")).all()
+        write_html(run, summarise(run), directory / "report.html")

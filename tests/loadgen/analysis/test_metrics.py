@@ -14,6 +14,7 @@ from loadgen.analysis.metrics import (
     lag_ns,
     mean_icl_ns,
     mean_itl_ns,
+    one_token_a_chunk,
 )
 from loadgen.analysis.spread import spread_of_blocks
 from tests.loadgen.analysis.run_builder import MS, RunBuilder, request
@@ -52,6 +53,13 @@ def test_every_duration_is_the_difference_that_its_formula_says(rows_of):
         }
     )  # fmt: skip
     assert lag_ns(rows)[0] == 0.5 * MS
+
+
+def test_a_connection_that_was_open_already_is_not_counted_as_waited_for(rows_of):
+    opened = {"connect_start_ns": 7_000_005_000_123, "connect_end_ns": 7_000_006_000_123}
+    rows = rows_of(request(0, due_ms=4, chunks=[9], **opened), request(1, due_ms=50, chunks=[60], **opened))
+    assert durations_ns(rows)["connect"].tolist()[0] == MS
+    assert np.isnan(durations_ns(rows)["connect"][1])
 
 
 def test_what_never_came_has_no_duration(rows_of):
@@ -102,6 +110,16 @@ def test_tokens_that_do_not_match_the_chunks_are_not_believed(rows_of):
     rows = rows_of(request(0, chunks=[0, 10], tokens=[1, 1, 1], n_output=4))
     assert itl_is_estimated(rows, every(rows))
     assert joined(itl_blocks(rows, every(rows)))[0].tolist() == [5]
+
+
+def test_itl_and_icl_are_one_where_every_chunk_carries_one_token(rows_of):
+    rows = rows_of(
+        request(0, chunks=[0, 5, 9], tokens=[4, 1, 1]),
+        request(1, chunks=[0, 5], n_output=2),
+        request(2, chunks=[0, 5], tokens=[1, 2]),
+    )
+    assert one_token_a_chunk(rows, rows.instant("index") < 2)
+    assert not one_token_a_chunk(rows, every(rows))
 
 
 def test_chunks_read_together_are_counted(rows_of):

@@ -66,6 +66,27 @@ def test_rows_left_unsent_because_the_run_was_rightly_stopped_are_not_the_genera
     assert verdict(builder.add(*rows).end(reason.split(":")[0])).valid
 
 
+def test_rows_that_give_the_stops_own_reason_are_not_the_generators_fault_either(builder):
+    why = "9 of 10 requests failed"
+    rows = [request(i, i) if i < 10 else not_sent(i, i, why) for i in range(100)]
+    stop = {"event": "phase", "t_ns": T0_NS, "name": "breaker", "reason": why}
+    assert verdict(builder.add(*rows, stop).end("breaker")).valid
+
+
+def test_a_turn_left_unsent_because_the_turn_before_it_failed_is_the_endpoints_doing(builder):
+    rows = [
+        request(i, i) if i < 90 else not_sent(i, i, "its session ended: turn 1 was timeout")
+        for i in range(100)
+    ]
+    assert verdict(builder.add(*rows)).valid
+
+
+def test_a_generator_that_stopped_itself_is_invalid_and_says_why(builder):
+    stop = {"event": "phase", "t_ns": T0_NS, "name": "disk", "reason": "cannot write records: no space left"}
+    found = verdict(builder.add(request(0), stop).end("disk"))
+    assert found.reasons == ("stopped by the generator itself: cannot write records: no space left",)
+
+
 def test_a_clock_step_is_invalid_and_says_how_far(builder):
     step = {"event": "clock_step", "t_ns": T0_NS, "step_ns": -37 * MS, "bound_ns": 1000}
     assert verdict(builder.add(request(0), step)).reasons == ("a clock stepped by -37 ms",)

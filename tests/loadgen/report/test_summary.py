@@ -4,6 +4,7 @@ import csv
 import json
 import math
 
+import numpy as np
 import orjson
 import pytest
 
@@ -59,6 +60,19 @@ def test_a_known_runs_figures_come_out_as_worked_out_by_hand(builder):
     assert summary["classes"]["chat"]["attainment"] == pytest.approx(1 / 3)
     assert summary["classes"]["batch"]["met"] == 1
     assert summary["classes"]["chat"]["metrics"]["ttft"]["p50_ms"] == 150
+
+
+def test_a_class_has_its_own_throughput_and_goodput(builder):
+    classes = summarise(load_run(known(builder).write()))["classes"]
+    assert classes["chat"]["request_throughput"] == pytest.approx(2 / 9)
+    assert classes["chat"]["request_goodput"] == pytest.approx(1 / 9)
+    assert classes["batch"]["output_throughput"] == pytest.approx(5 / 9)
+
+
+def test_an_slo_of_a_class_that_no_request_has_is_said(builder):
+    builder.options["slo"] = ["chta:ttft=5ms"]
+    notes = summarise(load_run(builder.add(request(0, class_name="chat", chunks=[1])).write()))["notes"]
+    assert notes == ["SLO chta:ttft=5ms: no request is of class 'chta'"]
 
 
 def test_failures_are_a_second_series_where_they_are_infinitely_slow(builder):
@@ -221,3 +235,34 @@ def test_a_gate_over_tokens_and_chunks_is_written_as_plain_json(builder):
     gates = summarise(load_run(builder.write()))["gates"]
     assert [(gate["value_ms"], gate["passed"]) for gate in gates] == [(10, True), (10, True), (10, False)]
     orjson.dumps(gates)
+
+
+def test_latencies_carry_intervals_or_the_number_that_would_do(builder):
+    builder.options["slo"] = ["ttft=100ms"]
+    rng = np.random.default_rng(5)
+    ttfts = rng.normal(100, 5, 400).tolist()
+    builder.add(*(request(i, i, chunks=[i + t, i + t + 10, i + t + 25]) for i, t in enumerate(ttfts)))
+    summary = summarise(load_run(builder.write()))
+    p50 = summary["metrics"]["ttft"]["intervals"]["p50_ms"]
+    assert p50["low"] < summary["median_ttft_ms"] < p50["high"]
+    assert 0.5 < p50["high"] - p50["low"] < 3
+    assert summary["metrics"]["itl"]["intervals"]["mean_ms"]["low"] == pytest.approx(12.5)
+    low, high = (summary["attainment_interval"][end] for end in ("low", "high"))
+    assert low < summary["attainment"] < high
+    builder.lines = {}
+    builder.add(*(request(i, i, chunks=[i + t]) for i, t in enumerate(ttfts[:100])))
+    short = summarise(load_run(builder.write()))["metrics"]["ttft"]["intervals"]
+    assert short["p99_ms"] == {"too_few": True, "have": 100, "need": pytest.approx(367, rel=0.6)}
+
+
+def test_a_slow_beginning_is_shown_and_not_cut_away(builder):
+    rng = np.random.default_rng(5)
+    for i in range(300):
+        ttft = rng.normal(500 if i < 30 else 100, 5)
+        builder.add(request(i, i * 10, chunks=[i * 10 + ttft]))
+    summary = summarise(load_run(builder.write()))
+    beginning = summary["steady_state"]["beginning"]
+    assert 0.3 <= beginning["at_s"] <= 0.45
+    assert beginning["ttft_p50_outside_ms"] > 400
+    assert summary["steady_state"]["end"] is None
+    assert summary["metrics"]["ttft"]["n"] == 300

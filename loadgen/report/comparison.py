@@ -1,0 +1,142 @@
+"""A comparison as JSON and as tables: the first run is what the others are judged against."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from loadgen.analysis.compare import NAMES, SHARES, Difference, compare, overall
+from loadgen.analysis.load import Run, load_run
+from loadgen.analysis.pairing import Pair
+from loadgen.analysis.validity import judge
+from loadgen.errors import ExitCode, InvalidRunError, UsageError
+from loadgen.report.figures import steady_state
+from loadgen.report.terminal import console_for, number, show, table_of
+
+Json = dict[str, Any]
+STYLES = {"better": "green", "worse": "bold red", "same": "", "cannot tell": "dim"}
+UNITS = {(True, False): "ms", (False, False): "1/s", (False, True): "ratio"}
+"""Of a latency, of a rate, of a share."""
+EXPECTED_TO_DIFFER = ("out", "salt", "base_url", "api_key_file")
+"""Options that two runs worth comparing may differ in without a remark."""
+
+
+def compare_runs(directories: Sequence[Path], margins: Mapping[str, float], *, force: bool = False) -> Json:
+    """Compare every run with the first. Margins by metric name, as ratios.
+
+    Raises UsageError for what is no run directory, InvalidRunError for invalid runs unless ``force``.
+    """
+    runs = [load_run(directory) for directory in directories]
+    invalid = [f"{run.directory}: {'; '.join(reasons)}" for run in runs if (reasons := judge(run).reasons)]
+    if invalid and not force:
+        raise InvalidRunError(f"invalid runs are not compared without --force: {' | '.join(invalid)}")
+    baseline = runs[0]
+    return {
+        "format": "loadgen.comparison",
+        "version": 1,
+        "baseline": str(directories[0]),
+        "invalid": invalid,
+        "comparisons": [_compared(baseline, run, margins) for run in runs[1:]],
+    }
+
+
+def exit_code(comparison: Json) -> ExitCode:
+    """1 when anything is worse than the baseline."""
+    worse = any(c["verdict"] == "worse" for c in comparison["comparisons"])
+    return ExitCode.GATE_FAILED if worse else ExitCode.GOOD
+
+
+def parse_margins(texts: Sequence[str]) -> dict[str, float]:
+    """``ttft_p99=5%`` or ``ttft_p99=0.05``. Raises UsageError naming the text and the choices."""
+    margins = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            margin = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+        except ValueError:
+            margin = -1.0
+        if name not in NAMES or not 0 <= margin < 10:
+            choices = ", ".join(NAMES)
+            raise UsageError(f"--margin {text!r} is not NAME=5% or NAME=0.05 with NAME one of {choices}")
+        margins[name] = margin
+    return margins
+
+
+def _compared(a: Run, b: Run, margins: Mapping[str, float]) -> Json:
+    pair = Pair(a, b)
+    differences = compare(pair, margins)
+    return {
+        "run": str(b.directory),
+        "paired": pair.paired,
+        "verdict": overall(differences),
+        "warnings": _warnings(a, b),
+        "metrics": {d.name: _difference(d) for d in differences},
+    }
+
+
+def _difference(d: Difference) -> Json:
+    unit = 1e6 if d.name.rsplit("_", 1)[-1].startswith("p") and d.ratio else 1.0
+    low, high = d.interval or (None, None)
+    return {
+        "a": d.a / unit, "b": d.b / unit, "unit": UNITS[unit > 1, d.name in SHARES],
+        "change": d.change, "low": low, "high": high, "p": d.p if d.interval else None,
+        "margin": d.stated_margin, "verdict": d.verdict, "why": d.why or None,
+    }  # fmt: skip
+
+
+def _warnings(a: Run, b: Run) -> list[str]:
+    found = []
+    if a.document.get("salt") is not None and a.document.get("salt") == b.document.get("salt"):
+        found.append("salts are equal: the later run may have met a warm prefix cache")
+    transients = [steady_state(run, run.measured)["beginning"] for run in (a, b)]
+    if (transients[0] is None) != (transients[1] is None):
+        cold = a if transients[0] else b
+        found.append(f"only {cold.directory.name} has a transient at its beginning: was its endpoint cold?")
+    options = {**a.options, **b.options}.keys() - EXPECTED_TO_DIFFER
+    differing = sorted(name for name in options if a.options.get(name) != b.options.get(name))
+    if differing:
+        found.append(f"the plans differ in: {', '.join(differing)}")
+    return found
+
+
+def print_comparison(comparison: Json, file: TextIO) -> None:
+    """Print the tables; nothing is computed here."""
+    console = console_for(file)
+    for line in comparison["invalid"]:
+        console.print(Text("INVALID", "bold red"), escape(line))
+    for compared in comparison["comparisons"]:
+        _print_one(console, comparison["baseline"], compared)
+
+
+def _print_one(console: Console, baseline: str, compared: Json) -> None:
+    table = table_of(("", "A", "B", "change", "95 % interval", "verdict"))
+    for name, d in compared["metrics"].items():
+        shown = Text(d["verdict"], STYLES[d["verdict"]])
+        change = "-" if d["change"] is None else _percent(d["change"])
+        table.add_row(_titled(name, d["unit"]), number(d["a"]), number(d["b"]), change, _span(d), shown)
+    console.print(f"A {escape(baseline)}")
+    how = "paired by schedule row" if compared["paired"] else "not one schedule: compared in blocks of each"
+    console.print(f"B {escape(compared['run'])} ({how})")
+    show(console, f"B against A: {compared['verdict']}", table)
+    for warning in compared["warnings"]:
+        console.print(f"note: {escape(warning)}")
+    console.print()
+
+
+def _titled(name: str, unit: str) -> str:
+    return f"{name}, {unit}" if unit != "ratio" else name
+
+
+def _span(d: Json) -> str:
+    if d["low"] is None:
+        return (d["why"] or "").replace("insufficient data: ", "too few: ").replace(" about", "")
+    return f"{_percent(d['low'])} – {_percent(d['high'])}"
+
+
+def _percent(value: float) -> str:
+    return f"{value:+.1%}"
