@@ -31,7 +31,8 @@ class GammaGaps:
 def gamma_mle(gaps_s: Floats) -> tuple[float, float]:
     """(k, theta) of Gamma gaps: log k - psi(k) = log(mean) - mean(log), theta = mean/k.
 
-    Zero gaps have no logarithm: they are left out of it, see ``dequantise`` for stamps in batches.
+    A zero gap is one below half the stamps' resolution h: near 0 the density goes as x**(k-1), so that
+    its mean logarithm is log(h/2) - 1/k. Leaving such gaps out would make a bursty k too large.
     Raises ValueError below two positive gaps.
     """
     from scipy.optimize import brentq
@@ -40,11 +41,14 @@ def gamma_mle(gaps_s: Floats) -> tuple[float, float]:
     positive = gaps_s[gaps_s > 0]
     if positive.size < 2:
         raise ValueError("needs two positive gaps")
-    mean = float(positive.mean())
-    s = log(mean) - float(np.log(positive).mean())
+    mean = float(gaps_s.mean())
+    zeros = 1 - positive.size / gaps_s.size
+    logs = (1 - zeros) * float(np.log(positive).mean()) + zeros * log(float(positive.min()) / 2)
+    s = log(mean) - logs
     if s < 1 / (2 * LARGEST_SHAPE):
         return LARGEST_SHAPE, mean / LARGEST_SHAPE
-    k = float(brentq(lambda x: log(x) - float(digamma(x)) - s, 1e-6, LARGEST_SHAPE))
+    # -psi(k) grows as 1/k for small k, faster than zeros/k, so that the bracket holds a root.
+    k = float(brentq(lambda x: log(x) - float(digamma(x)) - s - zeros / x, 1e-6, LARGEST_SHAPE))
     return k, mean / k
 
 

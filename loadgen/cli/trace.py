@@ -89,7 +89,9 @@ def _synth_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arrival", default="poisson", help="arrival model (default %(default)s)")
     parser.add_argument("--rate", type=float, metavar="R", help="mean requests per second")
     parser.add_argument("--param", action="append", default=[], metavar="K=V", help="of the model, as r=0.5")
-    parser.add_argument("--profile", metavar="P", help="ramp:1:4:600, steps:0=1,60=3 or sinusoid:0.5:3600")
+    parser.add_argument(
+        "--profile", metavar="P", help="ramp:1:4:600, steps:0=1,60=3, sinusoid:0.5:3600 or trace:FILE:60s"
+    )
     parser.add_argument(
         "--input", default="512", metavar="LEN", help="prompt tokens, as 512 or lognormal:1000:1.5"
     )

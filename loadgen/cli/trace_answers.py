@@ -188,7 +188,6 @@ def _synth_rows(
 ) -> tuple[Iterable[TraceRow], dict[str, Any]]:
     from traces.lengths import joint, parse_length
     from traces.prefixes import parse_tree
-    from traces.profiles import parse_profile
     from traces.readers import open_trace
     from traces.steps import duration_ns
     from traces.synth import Recipe, Sessions, synth
@@ -209,7 +208,7 @@ def _synth_rows(
         args.rate,
         lengths,
         parameters,
-        parse_profile(args.profile) if args.profile else None,
+        _profile(args.profile),
         Sessions(args.turns, duration_ns(args.think) / 1e9) if args.turns else None,
         parse_tree(args.prefix_tree) if args.prefix_tree else None,
         args.num_requests,
@@ -238,6 +237,22 @@ def _synth_rows(
     return synth(recipe), step | {
         k: v if isinstance(v, int | float) else str(v) for k, v in given.items() if v is not None
     }
+
+
+def _profile(text: str | None) -> Any:
+    from traces.profiles import from_instants, parse_profile
+    from traces.readers import open_trace
+    from traces.steps import duration_ns
+
+    if text is None:
+        return None
+    kind, _, rest = text.partition(":")
+    if kind != "trace":
+        return parse_profile(text)
+    name, _, bandwidth = rest.rpartition(":")
+    if not name:
+        raise TraceError(f"profile {text!r}: a trace's rate is trace:FILE:BANDWIDTH, as trace:day.csv:60s")
+    return from_instants(columns(open_trace(Path(name)).batches()).t_ns, duration_ns(bandwidth) / 1e9)
 
 
 def _convert(args: argparse.Namespace) -> Answer:

@@ -23,7 +23,7 @@ def synthetic(tmp_path, capfdbinary):
     path = tmp_path / "made.jsonl"
     arguments = ("--arrival", "poisson-gamma", "--rate", 20, "--param", "r=2", "--param", "tau_s=5")
     got = answer(
-        capfdbinary, "synth", path, *arguments, "--duration", "5m", "--input", "lognormal:300:1", "--seed", 3
+        capfdbinary, "synth", path, *arguments, "--duration", "10m", "--input", "lognormal:300:1", "--seed", 3
     )
     assert got["rows"] > 1000
     return path
@@ -102,12 +102,22 @@ def test_sessions_and_prefixes_can_be_made(capfdbinary, tmp_path):
     assert got["prefix_hit_ratio"] > 0.2
 
 
+def test_a_traces_own_rate_shapes_another_model(capfdbinary, synthetic, tmp_path):
+    out = tmp_path / "shaped.jsonl"
+    profile = f"trace:{synthetic}:20s"
+    got = answer(capfdbinary, "synth", out, "--rate", 20, "--duration", "10m", "--profile", profile)
+    assert got["rows"] > 1000
+    shape = answer(capfdbinary, "describe", synthetic)["idc"]["10"]
+    assert answer(capfdbinary, "describe", out)["idc"]["10"] > 1 + 0.1 * (shape - 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["describe", "none.csv"], "none.csv: no such file"),
         (["describe", "none.csv", "--format", "x"], "unknown trace format 'x'; choose one of"),
         (["fit"], "name a trace FILE"),
+        (["synth", "x.jsonl", "--rate", "1", "--profile", "trace:x"], "trace:FILE:BANDWIDTH"),
         (["fetch", "x"], "unknown data set 'x'; choose one of"),
         (["synth", "x.jsonl"], "synth needs --rate"),
         (["synth", "x.jsonl", "--rate", "1"], "a number of requests or a duration"),

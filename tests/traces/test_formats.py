@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.traces.formats import EXAMPLES, write_example
 from traces.errors import TraceError
 from traces.readers import READERS, open_trace
+from traces.readers.conversations import texts
 from traces.readers.parquet import write_parquet
 from traces.salting import salted_ids
 from traces.writer import write_jsonl
@@ -157,6 +158,18 @@ def test_several_sessions_with_clocks_of_their_own_need_a_stated_gap(tmp_path):
     assert [r.session for r in rows] == ["w", "v", "w", "w/a", "v", "v/a"]
     first = {r.session: set(r.hash_ids) for r in rows if r.hash_ids}
     assert not first["w"] & first["v"], "ids local to a session must not look shared"
+
+
+def test_a_conversations_text_can_be_had_turn_by_turn(tmp_path):
+    turns = list(texts(write_example("sharegpt", tmp_path)))
+    assert [(t.session, t.turn, t.prompt, t.answer) for t in turns] == [
+        ("x", 0, "12345678", "1234"),
+        ("x", 1, "1234", "12345678"),
+    ]
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"id": "x", "conversations": [{"from": "human", "value": 5}]}\n')
+    with pytest.raises(TraceError, match=r"bad\.jsonl:1: wrong_type"):
+        list(texts(path))
 
 
 # Real data, where they are present.

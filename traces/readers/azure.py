@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count as _count
 from itertools import repeat
 
@@ -29,8 +29,7 @@ def read(intake: Intake) -> Iterator[list[TraceRow]]:
         images = header.index("NumImages") if "NumImages" in header else None
         known = counts.__getitem__
 
-        def parse(seq: int, rows: list[list[str]]) -> list[TraceRow]:
-            cells = list(zip(*rows, strict=True))
+        def parse(seq: int, cells: Sequence[Sequence[str]]) -> list[TraceRow]:
             kinds: Iterable[str | None] = _NONE
             if images is not None:
                 kinds = ["image" if known(cell) else "text" for cell in cells[images]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from traces.intake import Intake
 from traces.reader import Reader, has_columns
@@ -20,7 +20,7 @@ def read(intake: Intake) -> Iterator[list[TraceRow]]:
         at, model, n_in, n_out, kind = column_indices(intake, header, COLUMNS)
         session = header.index("Session ID") if "Session ID" in header else None
 
-        def parse_row(seq: int, cells: list[str]) -> TraceRow:
+        def parse_row(seq: int, cells: Sequence[str]) -> TraceRow:
             n_output = count(cells[n_out])
             return TraceRow(
                 seq,
@@ -33,7 +33,7 @@ def read(intake: Intake) -> Iterator[list[TraceRow]]:
                 status="ok" if n_output else "failed",
             )
 
-        return lambda seq, rows: [parse_row(i, cells) for i, cells in enumerate(rows, seq)]
+        return lambda seq, cells: [parse_row(i, row) for i, row in enumerate(zip(*cells, strict=True), seq)]
 
     return csv_batches(intake, columns)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from traces.errors import TraceError
@@ -10,6 +11,7 @@ from traces.intake import BadRow, Intake
 from traces.reader import Head, Reader
 from traces.readers.documents import json_documents
 from traces.row import TraceRow
+from traces.source import Source
 
 ASKING = frozenset({"human", "user"})
 ANSWERING = frozenset({"gpt", "assistant", "chatgpt", "bing", "bard", "model"})
@@ -61,6 +63,18 @@ def exchanges(obj: object, number: int) -> list[Exchange]:
             found.append(Exchange(session, len(found), asked, said))
             asked = ""
     return found
+
+
+def texts(path: Path) -> Iterator[Exchange]:
+    """Every turn's text of a file, in its order. Raises TraceError at the first bad conversation."""
+    intake = Intake(Source(path), strict=True, options={})
+    for number, obj in conversations(intake):
+        try:
+            turns = exchanges(obj, number)
+        except BadRow as error:
+            intake.bad(number, error)
+            continue
+        yield from turns
 
 
 def read(intake: Intake) -> Iterator[list[TraceRow]]:

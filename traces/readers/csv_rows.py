@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from traces.errors import TraceError
 from traces.intake import BadRow, Intake
 from traces.row import TraceRow
 
-Block = Callable[[int, list[list[str]]], list[TraceRow]]
-"""From (seq of the first row, rows of cells, all as wide as the header) to the canonical rows."""
+Block = Callable[[int, Sequence[Sequence[str]]], list[TraceRow]]
+"""From (seq of the first row, the cells of each column of the header) to the canonical rows."""
 
 
 def csv_batches(intake: Intake, columns: Callable[[list[str]], Block]) -> Iterator[list[TraceRow]]:
@@ -44,17 +44,31 @@ def _header(
 
 
 def _block(intake: Intake, first: int, lines: list[str], width: int, parse: Block) -> list[TraceRow]:
-    quoted = any('"' in line for line in lines)
-    cells = list(map(_cells, lines)) if quoted else [line.split(",") for line in lines]
-    # Where a row has one cell a blank line can only be told from it by its text.
-    if cells and width > 1 and set(map(len, cells)) == {width}:
+    columns = _columns(lines, width)
+    if columns is not None:
         try:
-            rows = parse(intake.accounting.rows_read, cells)
+            rows = parse(intake.accounting.rows_read, columns)
         except BadRow:
             return _row_by_row(intake, first, lines, width, parse)
-        intake.accounting.rows_read += len(cells)
+        intake.accounting.rows_read += len(lines)
         return rows
     return _row_by_row(intake, first, lines, width, parse)
+
+
+def _columns(lines: list[str], width: int) -> Sequence[Sequence[str]] | None:
+    """The cells by column, or None where the lines are not all alike: quoted, of another width, blank.
+
+    One split of the whole block and strides through it: a list for each row would cost more
+    than all the parsing. Where a row has one cell a blank line can only be told by its text.
+    """
+    if not lines or width < 2:
+        return None
+    commas = {line.count(",") for line in lines}
+    joined = ",".join(lines)
+    if commas != {width - 1} or '"' in joined:
+        return None
+    flat = joined.split(",")
+    return [flat[index::width] for index in range(width)]
 
 
 def _row_by_row(intake: Intake, first: int, lines: list[str], width: int, parse: Block) -> list[TraceRow]:
@@ -69,7 +83,7 @@ def _row_by_row(intake: Intake, first: int, lines: list[str], width: int, parse:
         try:
             if len(cells) != width:
                 raise BadRow("wrong_column_count", line)
-            rows += parse(seq, [cells])
+            rows += parse(seq, [[cell] for cell in cells])
         except BadRow as error:
             intake.bad(number, error)
     return rows

@@ -167,8 +167,7 @@ def read_csv(intake: Intake, mapped: Map | None = None) -> Iterator[list[TraceRo
     def columns(header: list[str]) -> Block:
         at = column_indices(intake, header, names)
 
-        def parse(seq: int, rows: list[list[str]]) -> list[TraceRow]:
-            cells = list(zip(*rows, strict=True))
+        def parse(seq: int, cells: Sequence[Sequence[str]]) -> list[TraceRow]:
             return make(seq, {field: cells[i] for field, i in zip(fields, at, strict=True)})
 
         return parse
