@@ -6,6 +6,9 @@ import time
 from typing import TextIO
 
 import gevent
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as RichProgress
 
 from loadgen.preparation import Prepared
 from loadgen.record import Outcome
@@ -15,37 +18,45 @@ PLAIN_INTERVAL_S = 10.0
 
 
 class Progress:
-    """One line that is drawn over twice a second; without a terminal, a line each ten seconds."""
+    """A bar that is drawn twice a second; without a terminal, a line each ten seconds."""
 
     def __init__(self, prepared: Prepared, stream: TextIO) -> None:
         self._prepared, self._stream = prepared, stream
-        self._terminal = stream.isatty()
         self._started = time.monotonic()
+        self._bar: RichProgress | None = None
+        if stream.isatty():
+            total = prepared.survey.requests if prepared.survey else None
+            # Drawn by `follow` alone: rich's own refresh thread would wake at instants of its choosing.
+            self._bar = RichProgress(
+                TimeElapsedColumn(),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.description}"),
+                console=Console(file=stream),
+                auto_refresh=False,
+                transient=True,
+            )
+            self._task = self._bar.add_task("", total=total)
+            self._bar.start()
 
     def follow(self) -> None:
         """Draw until killed."""
         while True:
-            gevent.sleep(INTERVAL_S if self._terminal else PLAIN_INTERVAL_S)
+            gevent.sleep(INTERVAL_S if self._bar else PLAIN_INTERVAL_S)
             self._draw()
 
     def _draw(self) -> None:
         dispatcher, counts = self._prepared.engine.dispatcher, self._prepared.engine.counts
-        total = self._prepared.survey.requests if self._prepared.survey else None
-        share = f"{dispatcher.dispatched / total:4.0%} " if total else ""
-        failed = sum(counts.values()) - counts[Outcome.OK]
-        line = (
-            f"{time.monotonic() - self._started:5.0f} s {share}| sent {dispatcher.dispatched:,}"
-            f"{f' of {total:,}' if total else ''} | in flight {dispatcher.in_flight} "
-            f"| ok {counts[Outcome.OK]:,} | failed {failed:,}"
-        )
-        if self._terminal:
-            self._stream.write(f"\r\x1b[K{line[:100]}")
-        else:
-            self._stream.write(line + "\n")
+        ok = counts[Outcome.OK]
+        words = f"in flight {dispatcher.in_flight}, ok {ok:,}, failed {counts.total() - ok:,}"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=dispatcher.dispatched, description=words, refresh=True)
+            return
+        seconds = time.monotonic() - self._started
+        self._stream.write(f"{seconds:5.0f} s: sent {dispatcher.dispatched:,}, {words}\n")
         self._stream.flush()
 
     def close(self) -> None:
-        """Clear the line."""
-        if self._terminal:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+        """Clear the bar."""
+        if self._bar is not None:
+            self._bar.stop()
