@@ -27,7 +27,8 @@ def drive(plan: Plan, *, show_progress: bool = True) -> dict[str, Any]:
     watcher = gevent.spawn(progress.follow) if progress else None
     runner.start(1, spawn_rate=1)
     try:
-        runner.greenlet.join()
+        prepared.over.wait()
+        runner.quit()
     finally:
         if watcher is not None and progress is not None:
             watcher.kill()

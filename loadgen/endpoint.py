@@ -62,11 +62,8 @@ class Prober:
             answer = connection.getresponse()
             return answer.status, answer.read()
         except (OSError, http.client.HTTPException) as error:
-            words = (
-                os.strerror(error.errno).lower()
-                if getattr(error, "errno", None)
-                else str(error) or "no answer"
-            )
+            code = getattr(error, "errno", None)
+            words = os.strerror(code).lower() if isinstance(code, int) else str(error) or "no answer"
             raise UnreachableError(f"cannot reach {self._base_url}: {words}") from None
         finally:
             connection.close()

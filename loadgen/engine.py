@@ -254,6 +254,7 @@ class Engine:
                 bound = self._stamps.anchor.bound_ns
                 self.spool.event("clock_step", t_ns=now, step_ns=step, bound_ns=bound)
             self.spool.event("watch", t_ns=now, loop_lag_ns=max(0, now - due), **self.state())
+            self.spool.flush()
             if self.spool.error is not None:
                 self.interrupt("disk", f"cannot write records: {self.spool.error.strerror}")
             gc.collect(0)

@@ -6,9 +6,11 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from gevent.event import Event
 
 from loadgen import __version__
 from loadgen.breaker import Breaker
@@ -48,6 +50,7 @@ class Prepared:
     run_id: str
     content: dict[str, Any]
     failure: Exception | None = None
+    over: Event = field(default_factory=Event)
 
     def run(self, on_record: Callable[[Record], None]) -> None:
         """Write the plan, then send. Blocks the greenlet until the last record is on disk."""

@@ -36,7 +36,7 @@ class Progress:
         line = (
             f"{time.monotonic() - self._started:5.0f} s {share}| sent {dispatcher.dispatched:,}"
             f"{f' of {total:,}' if total else ''} | in flight {dispatcher.in_flight} "
-            f"| ok {counts['ok']:,} | failed {failed:,}"
+            f"| ok {counts[Outcome.OK]:,} | failed {failed:,}"
         )
         if self._terminal:
             self._stream.write(f"\r\x1b[K{line[:100]}")

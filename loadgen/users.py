@@ -39,7 +39,7 @@ class RequestFailed(Exception):
     """What Locust's failure table shows of a record that is not ok."""
 
 
-@events.init_command_line_parser.add_listener
+@events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
 def bind_loopback(parser: Any) -> None:
     """Locust listens on every interface by default; here it is told when it should."""
     parser.set_defaults(web_host=LOOPBACK, master_bind_host=LOOPBACK)
@@ -67,7 +67,9 @@ class ReplayUser(User):  # type: ignore[misc]  # locust ships no types for stric
         finally:
             if self.prepared is None and run.failure is None:
                 self.environment.process_exit_code = self._report(run)
-            gevent.spawn(self.environment.runner.quit)
+            run.over.set()
+            if self.prepared is None:
+                gevent.spawn(self.environment.runner.quit)
         raise StopUser
 
     def _prepare(self) -> Prepared:

@@ -18,6 +18,10 @@ class BadRow(Exception):
         self.value = value
 
 
+class OtherRow(BadRow):
+    """A sound row of another kind (a tool event, another service's span): dropped by name, no error."""
+
+
 @dataclass
 class Accounting:
     """Where every row of one pass went: ``rows_read == emitted + sum(dropped.values())`` at its end.
@@ -64,7 +68,7 @@ class Intake:
         shown = repr(error.value)
         shown = shown if len(shown) <= 120 else shown[:117] + "..."
         place = f"{self.place(line)}: {error.reason}: {shown}"
-        if self.strict:
+        if self.strict and not isinstance(error, OtherRow):
             raise TraceError(place)
         self.accounting.drop(error.reason, place)
 

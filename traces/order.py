@@ -11,6 +11,7 @@ from traces.intake import Accounting
 from traces.row import TraceRow
 
 REORDER_ROWS = 1024
+_SORTED_AT_ONCE = 512
 _time_of = itemgetter(1)
 
 
@@ -30,6 +31,7 @@ def in_order(
     held: list[TraceRow] = []
     emitted_to: int | None = None
     previous: int | None = None
+    in_time = True
     for batch in batches:
         if not batch:
             continue
@@ -37,10 +39,14 @@ def in_order(
         late = sum(map(gt, times, times[1:])) + (previous is not None and previous > times[0])
         previous = times[-1]
         accounting.out_of_order += late
+        in_time = in_time and not late and (not held or held[-1][1] <= times[0])
         held += batch
-        if len(held) < 2 * reach:
+        if len(held) < reach + _SORTED_AT_ONCE:
             continue
-        held.sort(key=_time_of)
+        # Sorting thousands of rows for each batch would cost as much as reading them.
+        if not in_time:
+            held.sort(key=_time_of)
+            in_time = True
         ready, held = held[:-reach] if reach else held, held[-reach:] if reach else []
         ready = _without_late(ready, emitted_to, accounting, strict)
         if ready:

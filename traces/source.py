@@ -12,7 +12,7 @@ from typing import BinaryIO, Protocol, cast
 
 from traces.errors import TraceError
 
-BLOCK_BYTES = 1 << 18
+BLOCK_BYTES = 1 << 16
 HEAD_BYTES = 1 << 16
 LONGEST_LINE_BYTES = 1 << 28
 

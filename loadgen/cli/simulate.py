@@ -1,4 +1,4 @@
-"""``loadgen simulate``: the built-in OpenAI-compatible endpoint."""
+"""``loadgen simulate``: the built-in OpenAI-compatible endpoint, and the calibration of its engine model."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
+    from loadgen.simulator.options import add_engine_arguments
+
     parser.description = "Serve a simulated OpenAI-compatible endpoint. Prints one line when it listens."
     parser.add_argument("--host", default="127.0.0.1", help="address to bind (default %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port; 0 takes a free one (default)")
     parser.add_argument("--model", default="sim", help="the model's name (default %(default)s)")
     parser.add_argument("--api-key", help="refuse requests without this key")
-    parser.add_argument("--max-model-len", type=int, default=32_768, metavar="N")
     parser.add_argument(
         "--template-tokens", type=int, default=4, metavar="N", help="a chat template's overhead"
     )
@@ -21,55 +22,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--default-output", type=int, default=128, metavar="N", help="tokens where none are asked"
     )
     parser.add_argument(
-        "--eos-mean", type=float, metavar="N", help="mean output without ignore_eos (default: never ends)"
+        "--eos-mean", type=float, metavar="N", help="mean output without ignore_eos (default: never)"
     )
-    timing = parser.add_argument_group("timing of the engine model")
-    timing.add_argument("--overhead-ms", type=float, default=1.0, help="of each step")
-    timing.add_argument("--prefill-tokens-per-s", type=float, default=20_000.0)
-    timing.add_argument("--decode-ms", type=float, default=10.0, help="of a step that decodes")
-    timing.add_argument(
-        "--decode-ms-per-running", type=float, default=0.1, help="more for each sequence in it"
-    )
-    timing.add_argument("--max-num-seqs", type=int, default=256, metavar="N")
-    timing.add_argument("--max-num-batched-tokens", type=int, default=8192, metavar="N")
-    timing.add_argument("--noise", type=float, default=0.0, metavar="CV", help="of step times (lognormal)")
-    timing.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--script", type=Path, metavar="FILE", help="JSONL of scripted answers")
     parser.add_argument(
         "--truth-log", type=Path, metavar="FILE", help="JSONL of what was really sent, and when"
     )
+    parser.add_argument("--enable-per-request-metrics", action="store_true", help="times in the usage chunk")
+    parser.add_argument(
+        "--enable-prompt-tokens-details", action="store_true", help="cached tokens in the usage"
+    )
+    parser.add_argument("--enable-force-include-usage", action="store_true", help="usage without being asked")
+    parser.add_argument(
+        "--calibrate", type=Path, metavar="RUN_DIR", help="fit the engine to a recording; no serving"
+    )
+    parser.add_argument(
+        "--save", type=Path, metavar="FILE", help="where --calibrate writes (read with --engine)"
+    )
+    add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT. Raises UsageError for an address or script that cannot be used."""
+    """Serve until SIGTERM or SIGINT, or calibrate. Raises UsageError for what cannot be used."""
+    from loadgen.simulator.options import engine_config
+
+    config = engine_config(args)
+    if args.calibrate:
+        from loadgen.simulator.calibrate import calibrate_command
+
+        return calibrate_command(args.calibrate, config, args.save)
+
     import asyncio
 
-    from loadgen.simulator.core import Engine, EngineConfig
-    from loadgen.simulator.cost import LinearCost, Noise
-    from loadgen.simulator.driver import Driver
     from loadgen.simulator.http import Endpoint, ServerOptions
     from loadgen.simulator.scripted import ScriptBook
-    from loadgen.simulator.serve import raise_file_limit, serve
+    from loadgen.simulator.serve import engine_room, raise_file_limit, serve
+    from loadgen.simulator.stream import Extras
 
-    cost = LinearCost(args.overhead_ms, args.prefill_tokens_per_s, args.decode_ms, args.decode_ms_per_running)
-    engine = Engine(
-        EngineConfig(args.max_num_seqs, args.max_num_batched_tokens), cost, Noise(args.noise, args.seed)
+    extras = Extras(
+        args.enable_per_request_metrics, args.enable_prompt_tokens_details, args.enable_force_include_usage
     )
     options = ServerOptions(
         model=args.model,
         api_key=args.api_key,
-        max_model_len=args.max_model_len,
+        max_model_len=config.max_model_len,
         template_tokens=args.template_tokens,
         default_output=args.default_output,
         eos_mean=args.eos_mean,
         seed=args.seed,
         truth_log=args.truth_log,
+        extras=extras,
     )
     book = ScriptBook.load(args.script) if args.script else ScriptBook()
     raise_file_limit()
 
     async def main() -> None:
-        await serve(Endpoint(options, Driver(engine), book), args.host, args.port)
+        await serve(Endpoint(options, engine_room(config, args.model), book), args.host, args.port)
 
     asyncio.run(main())
     return 0

@@ -41,7 +41,7 @@ class Ask:
     text: str | None
 
 
-def parse_ask(body: bytes, *, chat: bool, model: str, template_tokens: int, max_model_len: int) -> Ask:
+def parse_ask(body: bytes, *, chat: bool, model: str, template_tokens: int) -> Ask:
     """The request. Raises ApiError (400, 404) in vLLM's words."""
     try:
         row = orjson.loads(body)
@@ -60,7 +60,6 @@ def parse_ask(body: bytes, *, chat: bool, model: str, template_tokens: int, max_
     text, n_input = _chat_prompt(row) if chat else _completion_prompt(row)
     n_input += template_tokens if chat else 0
     max_tokens = _positive(row, "max_completion_tokens") or _positive(row, "max_tokens")
-    _check_length(n_input, max_tokens, max_model_len)
     options = row.get("stream_options") or {}
     return Ask(
         chat=chat,
@@ -128,7 +127,9 @@ def _positive(row: dict[str, Any], name: str) -> int | None:
     return value
 
 
-def _check_length(n_input: int, max_tokens: int | None, limit: int) -> None:
+def check_length(ask: Ask, limit: int) -> None:
+    """Raises ApiError when prompt and answer together exceed the model's context."""
+    n_input, max_tokens = ask.n_input, ask.max_tokens
     start = f"This model's maximum context length is {limit} tokens. However, "
     if n_input > limit:
         raise ApiError(

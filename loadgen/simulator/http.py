@@ -8,7 +8,7 @@ import asyncio
 import hmac
 import itertools
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +16,14 @@ import orjson
 from aiohttp import web
 
 from loadgen.simulator.answer import head_bytes
-from loadgen.simulator.ask import ApiError, Ask, parse_ask
+from loadgen.simulator.ask import ApiError, Ask, check_length, parse_ask
+from loadgen.simulator.blocks import Key
 from loadgen.simulator.chunks import Dialect
-from loadgen.simulator.core import EngineRequest
 from loadgen.simulator.driver import Driver
-from loadgen.simulator.player import OwnBytes, Wire, play
+from loadgen.simulator.faults import ENGINE_DIED
+from loadgen.simulator.player import OwnBytes, Wire, play, sleep_until_ns
+from loadgen.simulator.prefix import prompt_keys
+from loadgen.simulator.request import End, EngineRequest
 from loadgen.simulator.scripted import (
     Script,
     ScriptBook,
@@ -30,7 +33,7 @@ from loadgen.simulator.scripted import (
     stream_answer,
     whole_answer,
 )
-from loadgen.simulator.stream import TokenStream
+from loadgen.simulator.stream import Extras, TokenStream
 from loadgen.simulator.truth import Truth, TruthLog
 
 MAX_BODY_BYTES = 1 << 30
@@ -38,6 +41,8 @@ MAX_HEADER_BYTES = 1 << 20
 DEFAULT_COMPLETION_TOKENS = 16
 STREAM_TYPE = "text/event-stream; charset=utf-8"
 FLUSH_S = 1.0
+NS_PER_MS = 1_000_000
+BUSY_TYPE = "Service Unavailable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class ServerOptions:
     eos_mean: float | None = None
     seed: int = 0
     truth_log: Path | None = None
+    extras: Extras = field(default_factory=Extras)
 
 
 class Endpoint:
@@ -72,6 +78,9 @@ class Endpoint:
                 web.get("/v1/models", self._models),
                 web.post("/v1/chat/completions", self._chat),
                 web.post("/v1/completions", self._completions),
+                web.post("/tokenize", self._tokenize),
+                web.get("/metrics", self._metrics),
+                web.get("/telemetry", self._telemetry),
                 web.get("/truth", self._truth),
                 web.post("/truth/reset", self._truth_reset),
             ]
@@ -93,7 +102,28 @@ class Endpoint:
             self.truth.flush()
 
     async def _health(self, request: web.Request) -> web.Response:
-        return web.Response()
+        return web.Response(status=503 if self.driver.is_down else 200)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(text=self.driver.metrics.render(), content_type="text/plain")
+
+    async def _telemetry(self, request: web.Request) -> web.Response:
+        return json_response(self.driver.telemetry.read(time.monotonic_ns()))
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        """A word is a token; ids are places in the text, for want of a vocabulary."""
+        options = self.options
+        try:
+            row = orjson.loads(await request.read())
+            chat = isinstance(row, dict) and "messages" in row
+            body = orjson.dumps({k: v for k, v in row.items() if k != "max_tokens"})
+            ask = parse_ask(body, chat=chat, model=options.model, template_tokens=options.template_tokens)
+        except (orjson.JSONDecodeError, AttributeError) as err:
+            raise web.HTTPBadRequest(text=str(err)) from err
+        except ApiError as err:
+            return error_response(err, {})
+        found = {"count": ask.n_input, "max_model_len": options.max_model_len, "token_strs": None}
+        return json_response(found | {"tokens": list(range(ask.n_input))})
 
     async def _models(self, request: web.Request) -> web.StreamResponse:
         if (refused := self._refuse_key(request)) is not None:
@@ -142,10 +172,7 @@ class Endpoint:
             return await self._answer(request, truth, asked_id, chat=chat)
         except ApiError as err:
             truth.status, truth.outcome = err.status, "refused"
-            headers = {**echo, **err.headers}
-            return web.Response(
-                body=err.body(), status=err.status, content_type="application/json", headers=headers
-            )
+            return error_response(err, echo)
         finally:
             if truth.t_done_ns is None:
                 truth.t_done_ns = time.monotonic_ns()
@@ -163,8 +190,8 @@ class Endpoint:
             chat=chat,
             model=options.model,
             template_tokens=options.template_tokens,
-            max_model_len=options.max_model_len,
         )
+        check_length(ask, options.max_model_len)
         truth.n_input = ask.n_input
         dialect = Dialect(
             chat, f"{'chatcmpl' if chat else 'cmpl'}-{truth.id}", options.model, int(time.time())
@@ -211,13 +238,37 @@ class Endpoint:
         natural = max(ask.min_tokens, int(self._rng.geometric(1 / max(1.0, options.eos_mean))))
         return (natural, "stop") if natural < limit else (limit, "length")
 
+    def _engine_request(self, ask: Ask, tokens: int, truth: Truth, stream: TokenStream) -> EngineRequest:
+        config = self.driver.engine.config
+        keys: tuple[Key, ...] = ()
+        keyed = 0
+        if config.prefix_caching and ask.text is not None:
+            template = self.options.template_tokens if ask.chat else 0
+            keys, keyed = prompt_keys(ask.text, template, tokens, config.block_size)
+        return EngineRequest(
+            ask.n_input,
+            tokens,
+            truth.t_recv_ns,
+            priority=ask.priority,
+            keys=keys,
+            n_keyed_input=keyed,
+            on_token=stream.on_token,
+            on_end=stream.on_end,
+        )
+
     async def _simulated(
         self, request: web.Request, ask: Ask, dialect: Dialect, truth: Truth
     ) -> web.StreamResponse:
         tokens, finish = self._length(ask)
         wire = Wire(request)
-        stream = TokenStream(ask, dialect, wire, truth)
+        stream = TokenStream(ask, dialect, wire, truth, self.options.extras)
         stream.finish_reason = finish
+        engine_request = self._engine_request(ask, tokens, truth, stream)
+        intake_ms = self.driver.engine.config.intake_ms
+        if intake_ms:
+            await sleep_until_ns(truth.t_recv_ns + round(intake_ms * NS_PER_MS))
+        if not self.driver.submit(engine_request):
+            raise busy(self.driver.engine.config.faults.reject_status)
         truth.status = 200
         if ask.stream:
             headers = [
@@ -226,19 +277,42 @@ class Endpoint:
                 ("transfer-encoding", "chunked"),
             ]
             truth.t_head_ns = wire.send(head_bytes(200, headers))
-        engine_request = EngineRequest(ask.n_input, tokens, truth.t_recv_ns, sink=stream)
-        self.driver.submit(engine_request)
         await stream.finished
         if truth.outcome == "client_left":
-            self.driver.engine.abort(engine_request)
+            self.driver.abort(engine_request)
             return OwnBytes(keep=False)
+        self.driver.metrics.ended(engine_request, is_stop=finish == "stop")
         if ask.stream:
             await wire.drained()
             return OwnBytes(keep=True)
         truth.t_head_ns = time.monotonic_ns()
+        if engine_request.end is not End.DONE:
+            truth.status = 500
+            return error_response(
+                ApiError(500, ENGINE_DIED, "InternalServerError"), {"x-request-id": truth.id}
+            )
         return web.Response(
             body=stream.whole(), content_type="application/json", headers={"x-request-id": truth.id}
         )
+
+
+def error_response(error: ApiError, headers: dict[str, str]) -> web.Response:
+    """A refusal as an answer."""
+    headers = {**headers, **error.headers}
+    return web.Response(
+        body=error.body(), status=error.status, content_type="application/json", headers=headers
+    )
+
+
+def busy(status: int) -> ApiError:
+    """vLLM's words for a full queue (503), or a rate limit's (429); with Retry-After."""
+    if status == 429:
+        error = ApiError(429, "Too many requests. Please try again later.", "RateLimitError")
+    else:
+        text = "The engine is currently busy and cannot accept new requests. "
+        error = ApiError(status, text + "Please try again later or on a different instance.", BUSY_TYPE)
+    error.headers["retry-after"] = "1"
+    return error
 
 
 def json_response(row: object, status: int = 200) -> web.Response:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import resource
 import signal
+import time
 
 from aiohttp import web
 
 from loadgen.errors import UsageError
+from loadgen.simulator.config import EngineConfig
+from loadgen.simulator.core import Engine
+from loadgen.simulator.driver import Driver
 from loadgen.simulator.http import MAX_HEADER_BYTES, Endpoint
+from loadgen.simulator.metrics import EngineMetrics
+from loadgen.simulator.telemetry import Telemetry
 
 BACKLOG = 4096
-STOP_S = 2.0
+STOP_S = 0.5
 
 
 async def serve(endpoint: Endpoint, host: str, port: int) -> None:
@@ -39,6 +45,12 @@ async def serve(endpoint: Endpoint, host: str, port: int) -> None:
     print(f"simulate: listening on http://{host}:{bound}", flush=True)
     await stop.wait()
     await runner.cleanup()
+
+
+def engine_room(config: EngineConfig, model: str) -> Driver:
+    """The engine, its metrics and its telemetry behind one driver; the engine's time begins now."""
+    engine = Engine(config, time.monotonic_ns())
+    return Driver(engine, EngineMetrics(engine, model), Telemetry(engine))
 
 
 def raise_file_limit() -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 from traces.errors import TraceError
 from traces.intake import BadRow, Intake
-from traces.readers.reader import Head, Reader, jsonl_batches
+from traces.reader import Head, Reader
+from traces.readers.json_rows import jsonl_batches
+from traces.readers.values import block_ids
 from traces.row import TraceRow
 from traces.stamps import INT64_MAX, json_count, number_ns
 from traces.writer import FORMAT, KEYS, VERSION
@@ -68,20 +70,11 @@ def parse(seq: int, obj: dict[str, Any]) -> TraceRow:
         get("session"),
         get("turn"),
         get("think_ns"),
-        block_ids(get("hash_ids")),
+        None if get("hash_ids") is None else block_ids(get("hash_ids")),
         get("block_size"),
         get("model"),
         get("status"),
     )
-
-
-def block_ids(value: object) -> tuple[int, ...] | None:
-    """``hash_ids`` as a tuple of whole numbers. Raises BadRow wrong_type."""
-    if value is None:
-        return None
-    if type(value) is not list or not set(map(type, value)) <= {int}:
-        raise BadRow("wrong_type", {"hash_ids": value})
-    return tuple(value)
 
 
 def read(intake: Intake) -> Iterator[list[TraceRow]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,28 +12,15 @@ import httpx
 import orjson
 import pytest
 
-ROOT = Path(__file__).parents[3]
-
-
-def start(*options: str) -> tuple[subprocess.Popen[str], str]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "loadgen.simulator", *options]
-    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    line = process.stdout.readline()
-    assert line.startswith("simulate: listening on http://127.0.0.1:"), line
-    return process, line.split()[-1]
+from tests.loadgen.simulator.server import ENV, simulator
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     log = tmp_path_factory.mktemp("truth") / "truth.jsonl"
-    process, url = start(
-        "--truth-log", str(log), "--decode-ms", "1", "--max-model-len", "100", "--api-key", "k"
-    )
-    yield url
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    options = ("--decode-ms", "1", "--max-model-len", "100", "--api-key", "k")
+    with simulator("--truth-log", str(log), *options) as url:
+        yield url
     rows = [orjson.loads(line) for line in log.read_bytes().splitlines()]
     assert all(row["t_recv_ns"] <= row["t_done_ns"] for row in rows)
     assert len(rows) > 10
@@ -173,25 +158,20 @@ def test_a_wrong_script_is_a_bad_request(client: httpx.Client) -> None:
 def test_a_script_file_answers_by_id_and_by_order(tmp_path: Path) -> None:
     script = tmp_path / "script.jsonl"
     script.write_text('{"tokens":1}\n{"id":"special","tokens":7}\n{"tokens":2}\n')
-    process, url = start("--script", str(script))
-    try:
+    with simulator("--script", str(script)) as url:
         got = []
         for request_id in ("a", "special", "b", "c"):
             body = ask(max_tokens=5)
             answer = httpx.post(f"{url}/v1/chat/completions", json=body, headers={"x-request-id": request_id})
             got.append(answer.json()["usage"]["completion_tokens"])
         assert got == [1, 7, 2, 5]
-    finally:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0
 
 
 def test_a_bad_script_file_is_named_with_its_line(tmp_path: Path) -> None:
     script = tmp_path / "script.jsonl"
     script.write_text('{"tokens":1}\n{"tokenz":1}\n')
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "loadgen.simulator", "--script", str(script)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 2
     assert f"{script}:2: script field tokenz" in done.stderr
 
@@ -201,4 +181,4 @@ def test_the_server_never_imports_gevent() -> None:
         "import sys, loadgen.simulator.http, loadgen.simulator.serve;"
         "assert not {'gevent', 'locust', 'scipy'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    subprocess.run([sys.executable, "-c", code], env=ENV, check=True)

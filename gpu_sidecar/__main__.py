@@ -1,0 +1,7 @@
+"""``python -m gpu_sidecar``."""
+
+import sys
+
+from gpu_sidecar.cli import main
+
+sys.exit(main())

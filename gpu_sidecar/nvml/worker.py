@@ -1,0 +1,158 @@
+"""The child process that talks to the driver, so that a hung driver call hangs only this.
+
+``python -m gpu_sidecar.nvml.worker`` writes one JSON object a line to stdout: ``{"rows": [...]}`` as they
+come and ``{"heartbeat": {...}}`` twice a second, from a thread that never calls the driver. It ends when its
+stdin closes, that is with its parent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from gpu_sidecar.errors import SidecarError
+from gpu_sidecar.nvml.fields import BUFFER, FAST, INTERVAL_S, MID, RARE, SLOW
+from gpu_sidecar.nvml.session import load_nvml
+from gpu_sidecar.nvml.supervisor import Supervisor
+from gpu_sidecar.sample import Event, Sample, to_json
+from gpu_sidecar.schedule import Timetable
+from gpu_sidecar.timebase import SystemClock
+
+SLOW_TIERS = (MID, SLOW, BUFFER, RARE)
+HEARTBEAT_S = 0.5
+SECOND_NS = 10**9
+
+
+class Lane:
+    """One thread's timetable of tiers, and what its ticks cost."""
+
+    def __init__(
+        self, name: str, tiers: dict[str, float], supervisor: Supervisor, clock: SystemClock
+    ) -> None:
+        """*tiers*: interval in seconds of each."""
+        start_ns = clock.mono_ns()
+        self.name = name
+        self._clock = clock
+        self._supervisor = supervisor
+        self._tables = {tier: Timetable(int(s * SECOND_NS), start_ns) for tier, s in tiers.items()}
+        self.last_done_ns = start_ns
+        self.longest_tick_ns = 0
+
+    def run(self, stopped: threading.Event) -> None:
+        """Tick until *stopped*."""
+        while not stopped.is_set():
+            now_ns = self._clock.mono_ns()
+            wait_ns = min(table.next_ns for table in self._tables.values()) - now_ns
+            if wait_ns > 0 and stopped.wait(wait_ns / SECOND_NS):
+                return
+            self.tick()
+
+    def tick(self) -> None:
+        """Everything that is due now."""
+        begun_ns = self._clock.mono_ns()
+        tiers = [tier for tier, table in self._tables.items() if table.due(begun_ns)]
+        if tiers:
+            self._supervisor.step(self.name, tiers)
+        self.last_done_ns = self._clock.mono_ns()
+        self.longest_tick_ns = max(self.longest_tick_ns, self.last_done_ns - begun_ns)
+
+    @property
+    def missed(self) -> int:
+        """Ticks skipped so far."""
+        return sum(table.missed for table in self._tables.values())
+
+
+class Writer:
+    """Lines to the parent, whole and in order, from any thread."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+
+    def rows(self, rows: list[Sample | Event]) -> None:
+        """Samples and events."""
+        self.line({"rows": [to_json(row) for row in rows]})
+
+    def line(self, value: dict[str, Any]) -> None:
+        """One object; when the parent is gone, so are we."""
+        text = json.dumps(value, separators=(",", ":"))
+        with self._lock:
+            try:
+                self._stream.write(text + "\n")
+                self._stream.flush()
+            except (BrokenPipeError, ValueError):
+                os._exit(0)
+
+
+def heartbeat(fast: Lane, slow: Lane, supervisor: Supervisor, clock: SystemClock) -> dict[str, Any]:
+    """Ages of the lanes in ns (a hung call shows here), longest ticks since the last one, counters."""
+    now_ns = clock.mono_ns()
+    beat = {
+        "fast_age_ns": now_ns - fast.last_done_ns,
+        "slow_age_ns": now_ns - slow.last_done_ns,
+        "longest_tick_ns": fast.longest_tick_ns,
+        "missed": fast.missed,
+        "epoch": supervisor.epoch,
+        "opening": supervisor.opening,
+        "errors": supervisor.error_counts(),
+    }
+    fast.longest_tick_ns = 0
+    return beat
+
+
+def _await_events(supervisor: Supervisor, stopped: threading.Event) -> None:
+    while not stopped.is_set():
+        if not supervisor.wait_event(500):
+            stopped.wait(0.5)
+
+
+def _leave_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def binding(fake_script: str | None) -> Any:
+    """The NVML binding, or the scripted stand-in. Raises :class:`SidecarError`."""
+    if fake_script is None:
+        return load_nvml()
+    from gpu_sidecar.nvml.fake_script import load_script
+
+    return load_script(fake_script)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run until stdin closes; exit code 3 with one line on stderr where the binding is unusable."""
+    parser = argparse.ArgumentParser(prog="gpu_sidecar.nvml.worker")
+    parser.add_argument("--hz", type=float, default=20.0)
+    parser.add_argument("--gpm-window-ms", type=int, default=100)
+    parser.add_argument("--fake")
+    options = parser.parse_args(argv)
+    writer = Writer(sys.stdout)
+    try:
+        nvml = binding(options.fake)
+    except SidecarError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    clock = SystemClock()
+    gpm_ns = 50_000_000 if options.gpm_window_ms <= 100 else options.gpm_window_ms * 1_000_000
+    supervisor = Supervisor(nvml, clock, writer.rows, gpm_ns)
+    fast = Lane("fast", {FAST: 1 / options.hz}, supervisor, clock)
+    slow = Lane("slow", {tier: INTERVAL_S[tier] for tier in SLOW_TIERS}, supervisor, clock)
+    stopped = threading.Event()
+    for target, args in (
+        (_leave_with_parent, ()), (slow.run, (stopped,)), (fast.run, (stopped,)),
+        (_await_events, (supervisor, stopped)),
+    ):  # fmt: skip
+        threading.Thread(target=target, args=args, daemon=True).start()
+    while True:
+        time.sleep(HEARTBEAT_S)
+        writer.line({"heartbeat": heartbeat(fast, slow, supervisor, clock)})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""The engine model against a real vLLM: what happens in which order, not how fast.
+
+The same requests go to a real server and to the model with the same limits; compared are the order of
+service by priority, cached prompt tokens, KV blocks in use, preemptions under a small cache, and the
+answers of a full queue.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from loadgen.simulator.blocks import Key
+from loadgen.simulator.config import EngineConfig, Faults
+from loadgen.simulator.core import Engine
+from loadgen.simulator.cost import LinearCost
+from loadgen.simulator.http import busy
+from loadgen.simulator.request import End, EngineRequest
+
+pytestmark = pytest.mark.live
+Server = Callable[[list[str]], AbstractContextManager[str]]
+MODEL = "tiny"
+COST = LinearCost(1.0, 50_000.0, 2.0, 0.1)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A prompt of token ids; *delay_s* after the others."""
+
+    ids: tuple[int, ...]
+    n_output: int
+    priority: int = 0
+    delay_s: float = 0.0
+
+
+def ids(n: int, seed: int) -> tuple[int, ...]:
+    return tuple(100 + (seed * 7919 + i * 104_729) % 1500 for i in range(n))
+
+
+def ask(url: str, one: Ask) -> tuple[httpx.Response, float]:
+    """(the answer, when its first token came, by the client's clock)."""
+    time.sleep(one.delay_s)
+    body = {
+        "model": MODEL,
+        "prompt": list(one.ids),
+        "max_tokens": one.n_output,
+        "ignore_eos": True,
+        "priority": one.priority,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    first = 0.0
+    with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=300) as response:
+        text = b""
+        for data in response.iter_raw():
+            first = first or time.monotonic()
+            text += data
+    response._content = text
+    return response, first
+
+
+def ask_all(url: str, asks: list[Ask]) -> list[tuple[httpx.Response, float]]:
+    with ThreadPoolExecutor(len(asks)) as pool:
+        return list(pool.map(lambda one: ask(url, one), asks))
+
+
+def metrics(url: str, *names: str) -> list[float]:
+    """Values of one scrape, in the names' order."""
+    text = httpx.get(f"{url}/metrics", timeout=30).text
+    found = [re.findall(rf"^vllm:{name}{{[^}}]*}} (\S+)$", text, re.M) for name in names]
+    assert all(found), f"not all of {names} are there"
+    return [sum(map(float, values)) for values in found]
+
+
+def block_size_of(url: str) -> int:
+    text = httpx.get(f"{url}/metrics", timeout=30).text
+    return int(re.findall(r'cache_config_info{[^}]*block_size="(\d+)"', text)[0])
+
+
+def keys_of(tokens: tuple[int, ...], size: int) -> tuple[Key, ...]:
+    chain, keys = 0, []
+    for start in range(0, len(tokens) - size + 1, size):
+        chain = hash((chain, *tokens[start : start + size]))
+        keys.append(Key(chain, 1))
+    return tuple(keys)
+
+
+def model_requests(asks: list[Ask], size: int) -> list[EngineRequest]:
+    out = []
+    for one in asks:
+        keys = keys_of(one.ids, size)
+        at = round(one.delay_s * 1e9)
+        out.append(
+            EngineRequest(
+                len(one.ids), one.n_output, at, priority=one.priority, keys=keys, n_keyed_input=len(keys)
+            )
+        )
+    return out
+
+
+def run_model(engine: Engine, requests: list[EngineRequest], each: Callable[[], None] = lambda: None) -> None:
+    """All requests to the end; *each* is called after every step."""
+    now, waiting = 0, sorted(requests, key=lambda r: r.arrival_ns)
+    while waiting or engine.n_in_system:
+        while waiting and (waiting[0].arrival_ns <= now or not engine.n_in_system):
+            now = max(now, waiting[0].arrival_ns)
+            engine.add(waiting.pop(0), now)
+        step = engine.begin(now)
+        assert step is not None
+        each()
+        engine.complete(step)
+        now = step.end_ns
+
+
+@pytest.fixture(scope="module")
+def priority_args() -> list[str]:
+    return ["--scheduling-policy", "priority", "--max-num-seqs", "2", "--enable-prompt-tokens-details"]
+
+
+def test_priority_prefix_cache_and_blocks_in_use_are_the_same(
+    vllm_server: Server, priority_args: list[str]
+) -> None:
+    with vllm_server(priority_args) as url:
+        size = block_size_of(url)
+        check_priority_order(url, size)
+        check_cached_tokens(url, size)
+        check_blocks_in_use(url, size)
+
+
+def check_priority_order(url: str, size: int) -> None:
+    low = [Ask(ids(20, i), 400, 10, 0.01 * i) for i in range(6)]
+    high = [Ask(ids(20, 50 + i), 400, 0, 0.2 + 0.01 * i) for i in range(4)]
+    asks = [*low, *high]
+    answers = ask_all(url, asks)
+    real = [asks[i].priority for i in sorted(range(len(asks)), key=lambda i: answers[i][1])]
+    slow = LinearCost(1.0, 50_000.0, 8.0, 0.0)
+    engine = Engine(EngineConfig(cost=slow, max_num_seqs=2, policy="priority", block_size=size))
+    requests = model_requests(asks, size)
+    run_model(engine, requests)
+    model = [r.priority for r in sorted(requests, key=lambda r: r.first_ns or 0)]
+    assert real == model == [10, 10, 0, 0, 0, 0, 10, 10, 10, 10]
+
+
+def check_cached_tokens(url: str, size: int) -> None:
+    """One after another: a new prompt, itself, itself cut in a block, its first half with another end, none
+    of it.
+    """
+    long = ids(5 * size, 900)
+    sequence = [
+        long,
+        long,
+        (*long, *ids(3, 901)),
+        long[: 3 * size - 1],
+        (*long[: 2 * size], *ids(3 * size, 902)),
+        (7, *long[1:]),
+    ]
+    asks = [Ask(tokens, 2, 0, float(i)) for i, tokens in enumerate(sequence)]
+    real = []
+    for one in asks:
+        response, _ = ask(url, Ask(one.ids, 2))
+        found = re.findall(rb'"cached_tokens":(\d+)', response.content)
+        real.append(int(found[-1]) if found else 0)
+    engine = Engine(EngineConfig(cost=COST, block_size=size))
+    requests = model_requests(asks, size)
+    run_model(engine, requests)
+    assert [r.n_cached for r in requests] == real
+    assert max(real) > 0
+
+
+def check_blocks_in_use(url: str, size: int) -> None:
+    """Two lengths at a time whose number of blocks stays the same while they decode."""
+    blocks = int(re.findall(r'num_gpu_blocks="(\d+)"', httpx.get(f"{url}/metrics", timeout=30).text)[0])
+    for lengths in ((3, size + 3), (2 * size + 5, 5 * size + 1)):
+        asks = [Ask(ids(n, 2000 + n), size - 8) for n in lengths]
+        seen: set[int] = set()
+        done = threading.Event()
+
+        def watch(n: int = len(lengths), seen: set[int] = seen, done: threading.Event = done) -> None:
+            while not done.is_set():
+                running, usage = metrics(url, "num_requests_running", "kv_cache_usage_perc")
+                if running == n:
+                    seen.add(round(usage * (blocks - 1)))  # one block is the null block and never counted
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        ask_all(url, asks)
+        done.set()
+        watcher.join()
+        assert max(seen) == most_blocks(asks, size)
+
+
+def most_blocks(asks: list[Ask], size: int) -> int:
+    """The most blocks that the model has in use while it serves *asks*."""
+    engine = Engine(EngineConfig(cost=COST, block_size=size, max_num_seqs=2))
+    used: list[int] = []
+    run_model(engine, model_requests(asks, size), lambda: used.append(engine.pool.used))
+    return max(used)
+
+
+def test_a_small_cache_preempts_in_both_and_loses_no_token(vllm_server: Server) -> None:
+    blocks = 9
+    args = ["--num-gpu-blocks-override", str(blocks), "--max-model-len", "512", "--max-num-seqs", "8"]
+    with vllm_server(args) as url:
+        size = block_size_of(url)
+        # three requests grow from one block each to three: nine are needed, eight are there
+        asks = [Ask(ids(size - 4, 30 + i), size + 40, 0, 0.02 * i) for i in range(3)]
+        asks.append(Ask(ids(size - 4, 40), 2 * size - 60, 0, 0.1))
+        answers = ask_all(url, asks)
+        assert [r.status_code for r, _ in answers] == [200] * len(asks)
+        preempted, generated = metrics(url, "num_preemptions_total", "generation_tokens_total")
+    engine = Engine(
+        EngineConfig(cost=COST, block_size=size, num_blocks=blocks - 1, max_model_len=512, max_num_seqs=8)
+    )
+    requests = model_requests(asks, size)
+    run_model(engine, requests)
+    assert engine.counters.preemptions > 0
+    assert preempted > 0
+    assert generated == engine.counters.generation_tokens == sum(one.n_output for one in asks)
+    assert all(r.end is End.DONE for r in requests)
+    assert requests[0].preemptions == 0
+
+
+def test_a_full_queue_holds_in_order_and_refuses_in_the_same_words(vllm_server: Server) -> None:
+    with vllm_server(["--max-num-seqs", "2", "--max-num-queued-reqs", "5"]) as url:
+        asks = [Ask(ids(10, 60 + i), 800, 0, 0.04 * i) for i in range(7)]
+        states: set[tuple[float, float]] = set()
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.is_set():
+                running, waiting = metrics(url, "num_requests_running", "num_requests_waiting")
+                states.add((running, waiting))
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        answers = ask_all(url, asks)
+        done.set()
+        watcher.join()
+    served = [i for i, (r, _) in enumerate(answers) if r.status_code == 200]
+    refused = [r for r, _ in answers if r.status_code != 200]
+    assert served == [0, 1, 2, 3, 4]
+    assert sorted(served, key=lambda i: answers[i][1]) == served
+    assert (2.0, 3.0) in states
+    assert max(running for running, _ in states) == 2
+    error = busy(503)
+    assert {r.status_code for r in refused} == {error.status}
+    assert all(str(error) in r.content.decode() and error.kind in r.content.decode() for r in refused)
+    engine = Engine(EngineConfig(cost=COST, max_num_seqs=2, faults=Faults(max_num_queued_reqs=5)))
+    requests = [EngineRequest(10, 800, i) for i in range(7)]
+    for i, request in enumerate(requests):
+        engine.add(request, i)
+    assert [r.end for r in requests] == [None] * 5 + [End.REJECTED] * 2
+    assert engine.begin(7) is not None
+    assert (len(engine.running), engine.n_waiting) == (2, 3)
