@@ -65,9 +65,24 @@ class Series:
     """One value a request, for the autocorrelation."""
 
     @cached_property
+    def order(self) -> Ints:
+        """Places of the values, ascending by value."""
+        return np.argsort(self.values)
+
+    @cached_property
     def ordered(self) -> Floats:
         """The values, ascending."""
-        return np.sort(self.values)
+        return self.values[self.order]
+
+    @cached_property
+    def requests_ordered(self) -> Ints:
+        """The request of each of `ordered`."""
+        return self.request[self.order]
+
+    @cached_property
+    def weights_ordered(self) -> Floats:
+        """The weight of each of `ordered`."""
+        return self.weights[self.order]
 
     @cached_property
     def own_time(self) -> float:
@@ -88,7 +103,7 @@ class Series:
 
     @cached_property
     def _order(self) -> Ints:
-        return np.argsort(self.by_request, kind="stable")
+        return self.order if self.by_request is self.values else np.argsort(self.by_request)
 
     def time_beyond(self, q: float) -> float:
         """Autocorrelation time of lying beyond the quantile q."""
@@ -213,9 +228,11 @@ def blocks_of(n: int, tau: float, least: int) -> Ints | TooFew:
 def _counts(data: Series, blocks: Ints, grid: Floats) -> Floats:
     """Weight in each block (row) up to each grid value; the last column holds what lies beyond."""
     width = len(grid) + 1
-    cells = blocks[data.request] * width + np.searchsorted(grid, data.values, side="left")
+    upto = np.searchsorted(data.ordered, grid, side="right")
+    column = np.repeat(np.arange(width), np.diff(upto, prepend=0, append=len(data.ordered)))
+    cells = blocks[data.requests_ordered] * width + column
     n_blocks = int(blocks[-1]) + 1
-    counts = np.bincount(cells, weights=data.weights, minlength=n_blocks * width).astype(np.float64)
+    counts = np.bincount(cells, data.weights_ordered, n_blocks * width).astype(np.float64)
     return counts.reshape(n_blocks, width)
 
 

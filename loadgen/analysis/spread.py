@@ -195,6 +195,8 @@ def _at_ranks(blocks: Blocks, opened: dict[int, float], shift: int, ranks: list[
 
 def _sorted_values(blocks: list[Block], below: float) -> tuple[Floats, Floats]:
     values = np.concatenate([v for v, _ in blocks])
+    if all(weights is None for _, weights in blocks):
+        return np.sort(values), below + np.arange(1.0, len(values) + 1)
     weights = np.concatenate([np.ones(len(v)) if w is None else w for v, w in blocks])
     order = np.argsort(values, kind="stable")
     return values[order], below + np.cumsum(weights[order])

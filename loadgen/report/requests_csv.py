@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import orjson
 
 from loadgen.analysis.load import Run
 from loadgen.analysis.metrics import durations_ns, lag_ns, mean_itl_ns
@@ -18,7 +17,7 @@ TEXTS = ("finish_reason", "clock", "session", "endpoint", "error")
 MS = ("ttft", "ttft_from_due", "ttfo", "tpot", "e2e", "e2e_from_due")
 BATCH = 1 << 14
 
-Cells = Callable[[Ints], list[Any]]
+Cells = Callable[[Ints], list[str]]
 """The column's cells of the rows at these places."""
 
 
@@ -27,18 +26,18 @@ def write_requests_csv(run: Run, path: Path) -> None:
     columns = _columns(run.rows)
     order = np.argsort(run.rows.instant("index"), kind="stable")
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
+        file.write(",".join(columns) + "\n")
         for lo in range(0, len(order), BATCH):
             places = order[lo : lo + BATCH]
-            writer.writerows(zip(*(cells(places) for cells in columns.values()), strict=True))
+            lines = map(",".join, zip(*(cells(places) for cells in columns.values()), strict=True))
+            file.write("\n".join(lines) + "\n")
 
 
 def _columns(rows: Rows) -> dict[str, Cells]:
     durations = durations_ns(rows)
     columns: dict[str, Cells] = {
         "index": _int(rows, "index"),
-        "id": lambda places: [rows.ids[place] for place in places.tolist()],
+        "id": lambda places: [_cell(rows.ids[place]) for place in places.tolist()],
         "class": _text(rows, "class"),
         "outcome": _text(rows, "outcome"),
         "due_s": _decimal(rows.number("due_ns"), 1e9, 9),
@@ -54,26 +53,30 @@ def _columns(rows: Rows) -> dict[str, Cells]:
 
 
 def _decimal(values: Floats, unit: float, digits: int) -> Cells:
-    form = f"%.{digits}f"
-
-    def cells(places: Ints) -> list[str]:
-        # only NaN differs from itself
-        return ["" if value != value else form % value for value in (values[places] / unit).tolist()]  # noqa: PLR0124
-
-    return cells
+    return lambda places: _written(np.round(values[places] / unit, digits), "null")
 
 
 def _int(rows: Rows, name: str) -> Cells:
     column = rows.instant(name)
-    return lambda places: ["" if value == NONE else value for value in column[places].tolist()]
+    return lambda places: _written(column[places], str(NONE))
+
+
+def _written(column: Floats | Ints, unknown: str) -> list[str]:
+    # orjson writes an array's shortest exact decimals many times faster than one value after another
+    text = orjson.dumps(np.ascontiguousarray(column), option=orjson.OPT_SERIALIZE_NUMPY).decode()
+    return text[1:-1].replace(unknown, "").split(",")
 
 
 def _text(rows: Rows, name: str) -> Cells:
     texts = rows.texts[name]
-    words = [*map(_safe, texts.words), ""]  # code -1, not known, is the last
+    words = [*map(_cell, texts.words), ""]  # code -1, not known, is the last
     return lambda places: [words[code] for code in texts.codes[places].tolist()]
 
 
-def _safe(text: str) -> str:
-    """A spreadsheet runs a cell that begins like a formula; a quote keeps it text."""
-    return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+def _cell(text: str) -> str:
+    """A text as a cell. A spreadsheet runs one that begins like a formula; a quote keeps it text."""
+    if text[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        text = "'" + text
+    if any(special in text for special in ',"\n\r'):
+        return '"' + text.replace('"', '""') + '"'
+    return text

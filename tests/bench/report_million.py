@@ -59,13 +59,14 @@ def main(rows: int = 1_000_000, chunks: int = 128) -> None:
             "load": "from loadgen.analysis.load import load_run; load_run(p)",
             "report": "from loadgen.report.summary import write_reports; write_reports(p)",
         }.items():
-            started = time.perf_counter()
+            started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
             command = f"from pathlib import Path; import sys; p = Path(sys.argv[1]); {code}"
             subprocess.run([sys.executable, "-c", command, name], check=True)
             seconds = time.perf_counter() - started
-            peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+            used = resource.getrusage(resource.RUSAGE_CHILDREN)
+            cpu = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
             print(f"{what}: {rows} records of {chunks} chunks, {size / 1e9:.2f} GB:", end=" ")
-            print(f"{seconds:.1f} s, peak {peak:.0f} MiB", flush=True)
+            print(f"{seconds:.1f} s, {cpu:.1f} s of CPU, peak {used.ru_maxrss / 1024:.0f} MiB", flush=True)
 
 
 if __name__ == "__main__":

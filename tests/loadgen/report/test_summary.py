@@ -7,9 +7,12 @@ import math
 import numpy as np
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from loadgen.analysis.load import load_run
 from loadgen.errors import ExitCode
+from loadgen.report.requests_csv import write_requests_csv
 from loadgen.report.summary import exit_code, summarise, write_reports
 from tests.loadgen.analysis.run_builder import T0_NS, RunBuilder, not_sent, request, watch
 
@@ -266,3 +269,15 @@ def test_a_slow_beginning_is_shown_and_not_cut_away(builder):
     assert beginning["ttft_p50_outside_ms"] > 400
     assert summary["steady_state"]["end"] is None
     assert summary["metrics"]["ttft"]["n"] == 300
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.text(max_size=12), min_size=1, max_size=12))
+def test_any_text_comes_back_out_of_the_table_as_it_went_in(tmp_path_factory, texts):
+    builder = RunBuilder(tmp_path_factory.mktemp("run"))
+    builder.add(*(request(i, i, id=f"id{t}", outcome="timeout", error=f"e{t}") for i, t in enumerate(texts)))
+    write_requests_csv(load_run(builder.write()), builder.directory / "requests.csv")
+    with (builder.directory / "requests.csv").open(newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["error"] for line in lines] == [f"e{t}" for t in texts]
+    assert [line["id"] for line in lines] == [f"id{t}" for t in texts]
