@@ -8,6 +8,8 @@ from loadgen.users import local_runner  # isort: skip
 import os
 import signal
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -18,8 +20,16 @@ from loadgen.progress import Progress
 from loadgen.report.summary import write_reports
 
 
-def drive(plan: Plan, *, show_progress: bool = True) -> dict[str, Any]:
-    """Prepare, run and report; the summary. Raises LoadgenError or TraceError before anything is sent."""
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """A run that has ended: its summary and where its files are."""
+
+    summary: dict[str, Any]
+    directory: Path
+
+
+def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
+    """Prepare, run and report. Raises LoadgenError or TraceError before anything is sent."""
     prepared = prepare(plan)
     runner = local_runner(prepared)
     _handle_signals(prepared)
@@ -36,7 +46,7 @@ def drive(plan: Plan, *, show_progress: bool = True) -> dict[str, Any]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if prepared.failure is not None:
         raise prepared.failure
-    return write_reports(prepared.directory)
+    return Driven(write_reports(prepared.directory), prepared.directory)
 
 
 def _handle_signals(prepared: Prepared) -> None:
