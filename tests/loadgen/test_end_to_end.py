@@ -248,7 +248,8 @@ def test_one_interrupt_drains_and_reports_and_a_second_stops_at_once(tmp_path: P
 def test_failures_open_the_breaker_and_fail_the_gate(tmp_path: Path) -> None:
     with simulator() as url:
         done = run("run", "--base-url", url, "--arrival", "constant", "--request-rate", 100, "--num-requests", 300,
-                   "--header", 'x-sim-script={"faults":[{"name":"status","code":503}]}', "--out", tmp_path / "r", *QUIET)  # fmt: skip
+                   "--header", 'x-sim-script={"faults":[{"name":"status","code":503}]}',
+                   "--out", tmp_path / "r", *QUIET)  # fmt: skip
     assert done.returncode == 3, done.stdout + done.stderr
     figures = summary(tmp_path / "r")
     assert figures["outcomes"]["rejected"] >= 50
