@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from loadgen.cli.options import add_plan_options, plan_from
 from loadgen.errors import ExitCode, UsageError
 from loadgen.quantity import format_ns
 
 if TYPE_CHECKING:
+    from loadgen.driver import Driven
     from loadgen.plan import Plan
 
 
@@ -34,21 +35,22 @@ def run(args: argparse.Namespace) -> int:
         return dry_run(plan, as_json=args.json)
     from loadgen.driver import drive
 
-    summary = drive(plan, show_progress=not args.quiet)
-    return finish(summary, as_json=args.json)
+    return finish(drive(plan, show_progress=not args.quiet), as_json=args.json)
 
 
-def finish(summary: dict[str, Any], *, as_json: bool) -> int:
-    """Print the report; its exit code."""
+def finish(driven: Driven, *, as_json: bool) -> int:
+    """Print the report and where the files are; its exit code."""
     from loadgen.report.summary import exit_code
     from loadgen.report.terminal import print_report
 
+    summary = driven.summary
     if as_json:
         import orjson
 
         sys.stdout.write(orjson.dumps(summary, option=orjson.OPT_INDENT_2).decode() + "\n")
     else:
         print_report(summary, sys.stdout)
+        print(f"\nFiles: {driven.directory} (report.html, summary.json, requests.csv, records, plan.json)")
     return int(exit_code(summary))
 
 
