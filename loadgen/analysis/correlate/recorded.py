@@ -19,6 +19,7 @@ from loadgen.analysis.correlate.capture import (
     Capture,
     ClockOffset,
     Requests,
+    S,
     SignalKey,
     Stage,
     TokenBlock,
@@ -56,6 +57,8 @@ GPU = {
     "srv_cpu_ticks": ("host_cpu_s_total", PERCENT),
 }
 ENGINE = {"running": "engine_running", "waiting": "engine_waiting"}
+NUMBER = (int, float)
+FAR_NS = 7 * 86_400 * S
 POWER_BUFFER = "power_buffer_w"
 """The driver's own 20 ms buffer, beside the 100 ms point of power_w."""
 
@@ -63,7 +66,10 @@ POWER_BUFFER = "power_buffer_w"
 def read_recorded(directory: Path) -> Capture:
     """The recording. Raises UsageError where client.jsonl has no answered request."""
     rows, missing = _rows(directory / "client.jsonl")
-    asked = [row for row in rows if row.get("type") == "req" and isinstance(row.get("sent_ns"), int)]
+    requests = [row for row in rows if row.get("type") == "req"]
+    asked = near_each_other([row for row in requests if is_sound(row)])
+    if len(asked) < len(requests):
+        missing.append(f"client.jsonl: {len(requests) - len(asked)} requests of another form are left out")
     if not any(row.get("tok_ms") for row in asked):
         raise UsageError(f"{directory}: no answered request in client.jsonl")
     stages, origin_ns = _stages(rows, asked)
@@ -89,6 +95,28 @@ def read_recorded(directory: Path) -> Capture:
     return capture
 
 
+def is_sound(row: dict[str, Any]) -> bool:
+    """Whether a request's instants, counts and tokens are what they should be."""
+    instants = (row.get(name) for name in ("scheduled_ns", "first_ns", "last_ns", "end_ns"))
+    counts = (row.get(name) for name in ("prompt_tokens", "output_tokens"))
+    after = row.get("tok_ms") or []
+    sent_ns = row.get("sent_ns")
+    return (
+        type(sent_ns) is int
+        and all(t is None or (type(t) is int and abs(t - sent_ns) < FAR_NS) for t in instants)
+        and all(n is None or type(n) in NUMBER for n in counts)
+        and isinstance(after, list)
+        and all(type(ms) in NUMBER and abs(ms) < FAR_NS / 1e6 for ms in after)
+        and (not after or (type(row.get("first_ns")) is int and type(row.get("last_ns")) is int))
+    )
+
+
+def near_each_other(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Requests within days of the median one: a damaged instant must not become a million empty windows."""
+    middle = sorted(row["sent_ns"] for row in rows)[len(rows) // 2] if rows else 0
+    return [row for row in rows if abs(row["sent_ns"] - middle) < FAR_NS]
+
+
 def _rows(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     problems: list[str] = []
     return list(tolerant_lines(path, problems)), problems
@@ -96,10 +124,13 @@ def _rows(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 def _stages(rows: list[dict[str, Any]], asked: list[dict[str, Any]]) -> tuple[tuple[Stage, ...], int]:
     """Stages in time order, and the first one's instant: everything before it is warm-up."""
-    begun = [row for row in rows if row.get("type") == "stage" and isinstance(row.get("t_ns"), int)]
-    ended = {
-        row.get("stage"): row["t_ns"] for row in rows if row.get("type") == "stage_end" and row.get("t_ns")
-    }
+    near_ns = asked[0]["sent_ns"]
+    marks = [
+        row for row in rows
+        if type(row.get("t_ns")) is int and isinstance(row.get("stage"), str) and abs(row["t_ns"] - near_ns) < FAR_NS
+    ]  # fmt: skip
+    begun = [row for row in marks if row.get("type") == "stage"]
+    ended = {row["stage"]: row["t_ns"] for row in marks if row.get("type") == "stage_end"}
     if not begun:
         first = min(row["sent_ns"] for row in asked)
         last = max(row.get("end_ns") or row["sent_ns"] for row in asked)
@@ -109,12 +140,18 @@ def _stages(rows: list[dict[str, Any]], asked: list[dict[str, Any]]) -> tuple[tu
     stages = []
     for place, row in enumerate(begun):
         mine = [r.get("end_ns") or r["sent_ns"] for r in asked if r.get("stage") == row["stage"]]
-        until = ended.get(row["stage"]) or max(mine, default=row["t_ns"])
+        until = max(ended.get(row["stage"]) or max(mine, default=row["t_ns"]), row["t_ns"])
         if place + 1 < len(begun):
             until = min(until, begun[place + 1]["t_ns"])
-        closed = "concurrency" in row
+        closed, rate = "concurrency" in row, row.get("rate_rps")
         stages.append(
-            Stage(str(row["stage"]), row["t_ns"] - origin, until - origin, closed, row.get("rate_rps"))
+            Stage(
+                row["stage"],
+                row["t_ns"] - origin,
+                until - origin,
+                closed,
+                rate if type(rate) in NUMBER else None,
+            )
         )
     return tuple(stages), origin
 
@@ -160,7 +197,7 @@ def _add_gpu(builder: SignalBuilder, rows: list[dict[str, Any]], origin_ns: int)
             _add_gpu_row(builder, row, device, origin_ns)
             latch_ns = _add_latch(builder, row, (device, latch_ns, origin_ns))
             _add_process(builder, row, meta.get("server_pid"), origin_ns)
-        except (TypeError, ValueError, AttributeError, IndexError):
+        except (TypeError, ValueError, AttributeError, IndexError, KeyError, OverflowError):
             odd += 1
     problems = [f"gpu.jsonl: {odd} rows of another form"] if odd else []
     if lost:
@@ -206,14 +243,17 @@ def _add_process(builder: SignalBuilder, row: dict[str, Any], pid: Any, origin_n
 
 
 def _add_engine(builder: SignalBuilder, rows: list[dict[str, Any]], origin_ns: int) -> dict[str, Any]:
+    odd = 0
     for row in rows:
-        if not isinstance(row.get("t_ns"), int):
-            continue
-        t_ns = row["t_ns"] - origin_ns
-        for name, metric in ENGINE.items():
-            if isinstance(row.get(name), int | float):
-                builder.add(SignalKey(metric, "engine"), t_ns, t_ns, float(row[name]))
-        if row.get("num_blocks") and row.get("free_blocks") is not None:
-            used = 1 - row["free_blocks"] / row["num_blocks"]
-            builder.add(SignalKey("engine_kv_cache_usage_ratio", "engine"), t_ns, t_ns, used)
-    return {}
+        try:
+            t_ns = int(row["t_ns"]) - origin_ns
+            values = {
+                metric: float(row[name]) for name, metric in ENGINE.items() if row.get(name) is not None
+            }
+            if row.get("num_blocks") and row.get("free_blocks") is not None:
+                values["engine_kv_cache_usage_ratio"] = 1 - row["free_blocks"] / row["num_blocks"]
+            for metric, value in values.items():
+                builder.add(SignalKey(metric, "engine"), t_ns, t_ns, value)
+        except (TypeError, ValueError, KeyError, OverflowError):
+            odd += 1
+    return {"problems": [f"server.jsonl: {odd} rows of another form"] if odd else []}

@@ -19,6 +19,7 @@ from loadgen.analysis.rows import Ints
 NOT_ANALYSED = ("agent_", "scrape_seconds")
 SAID_EVENTS = ("source_down", "device_down", "field_off", "clock_step", "xid", "agent_stalled", "sink_failed")
 MOST_SAID = 10
+FAR = 2.0**62
 
 
 class SamplesReader:
@@ -52,6 +53,9 @@ class SamplesReader:
             self._sample(row)
         elif kind == "clock":
             segment = segment_from_json(row)
+            numbers = (segment.offset_ns, segment.drift, segment.bound_ns, segment.origin_ns, segment.from_ns)
+            if not all(abs(number) < FAR for number in numbers):
+                raise ValueError("no clock has such numbers")
             self._segments[segment.from_ns] = segment
         elif kind == "event":
             self._events.append(

@@ -62,7 +62,7 @@ class SignalBuilder:
         """The series in time order, and how many rows stood out of theirs."""
         parts: dict[SignalKey, list[tuple[Table, int]]] = defaultdict(list)
         for table in self._tables.values():
-            for place, key in enumerate(table.keys):
+            for place, key in enumerate(table.keys if table.t else ()):
                 parts[key].append((table, place))
         unordered = max(
             (int((np.diff(_ints(table.t)) < 0).sum()) for table in self._tables.values()), default=0

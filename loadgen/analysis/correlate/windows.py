@@ -20,6 +20,7 @@ LEAST_WINDOW_NS = S // 5
 EDGE_NS = S
 COVERED = 0.5
 FINE_NS = S // 10
+MOST_BITS = 2.0**52
 COUNTERS = ("energy_j_total", "host_cpu_s_total")
 RATE_NAMES = {"energy_j_total": "energy_w", "host_cpu_s_total": "host_cpu_cores"}
 ADDED = ("fb_used_bytes", "fb_free_bytes", "power_w", "power_buffer_w", "power_avg_w", "energy_w", "host_cpu_cores",
@@ -217,8 +218,9 @@ def any_bit(signal: Signal, edges: Ints) -> Floats:
     """All bits that were set at any time in the window."""
     n = len(edges) - 1
     found = np.zeros(n + 1, np.int64)
-    place = place_of(signal.t_ns, edges)
-    np.bitwise_or.at(found, place, signal.values.astype(np.int64))
+    sound = (signal.values >= 0) & (signal.values < MOST_BITS)
+    place = place_of(signal.t_ns[sound], edges)
+    np.bitwise_or.at(found, place, signal.values[sound].astype(np.int64))
     seen = np.bincount(place, minlength=n + 1)[:n] > 0
     return np.where(seen, found[:n], np.nan)
 
