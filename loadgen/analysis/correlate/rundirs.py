@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
 from loadgen.analysis.correlate.capture import Capture, Requests, S, Stage, TokenBlock
 from loadgen.analysis.correlate.recorded import read_recorded
-from loadgen.analysis.correlate.samples import SamplesReader
+from loadgen.analysis.correlate.samples import SamplesReader, read_samples
 from loadgen.analysis.correlate.series import name_gaps
 from loadgen.analysis.load import Run, load_run
 from loadgen.analysis.rows import Ints, Rows
@@ -18,6 +20,7 @@ from loadgen.record import Outcome
 
 PARTS = 8
 LEAST_PART_S = 15.0
+LARGE_BYTES = 1 << 26
 BLOCK = 1 << 22
 """Chunks that are turned into instants at a time."""
 SAID_OF = ("sm_active", "fb_used_bytes", "power_w", "engine_running", "host_rss_bytes")
@@ -28,7 +31,7 @@ def load_capture(directory: Path) -> Capture:
     if (directory / "client.jsonl").exists():
         capture = read_recorded(directory)
     elif directory.is_dir():
-        capture = capture_run(load_run(directory))
+        capture = capture_directory(directory)
     else:
         raise UsageError(f"{directory} is not a directory")
     kept = [(key, signal) for key, signal in capture.signals.items() if key.metric in SAID_OF]
@@ -36,25 +39,36 @@ def load_capture(directory: Path) -> Capture:
     return capture
 
 
-def capture_run(run: Run) -> Capture:
-    """The run with every ``samples-*.jsonl`` of its directory."""
+def capture_directory(directory: Path) -> Capture:
+    """The run in the directory; large samples files are read in a process beside the records."""
+    paths = samples_paths(directory)
+    if sum(path.stat().st_size for path in paths) < LARGE_BYTES:
+        return capture_run(load_run(directory))
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as beside:
+        pending = [beside.submit(read_samples, path) for path in paths]
+        run = load_run(directory)
+        return capture_run(run, [one.result() for one in pending])
+
+
+def samples_paths(directory: Path) -> list[Path]:
+    """The samples files beside the records, one an agent."""
+    return sorted(directory.glob("samples-*.jsonl"))
+
+
+def capture_run(run: Run, readers: list[SamplesReader] | None = None) -> Capture:
+    """The run with every ``samples-*.jsonl`` of its directory (*readers*: already read)."""
     t0_ns = run.document.get("t0_ns")
     capture = Capture(
         0, requests_of(run.rows), parts(run), {}, run.warmup_ns, missing=[*run.problems, *run.notes]
     )
-    paths = sorted(run.directory.glob("samples-*.jsonl"))
-    if not paths:
+    if readers is None:
+        readers = [read_samples(path) for path in samples_paths(run.directory)]
+    if not readers:
         capture.missing.append("no samples-*.jsonl: run with --sidecar HOST:PORT to see the server's machine")
     elif not isinstance(t0_ns, int):
         capture.missing.append("plan.json has no t0_ns: the samples cannot be put on the run's axis")
         return capture
-    for path in paths:
-        reader = SamplesReader(path)
-        try:
-            reader.read()
-        except OSError as error:
-            capture.missing.append(f"{path.name}: {error.strerror}")
-            continue
+    for reader in readers:
         signals, offset = reader.take(int(t0_ns or 0))
         capture.signals.update(signals)
         if offset is not None:

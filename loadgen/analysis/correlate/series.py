@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 import numpy as np
 
 from loadgen.analysis.correlate.capture import S, Signal, SignalKey
-from loadgen.analysis.rows import Ints
+from loadgen.analysis.rows import Floats, Ints
 
 LEAST_GAP_NS = 2 * S
 GAP_INTERVALS = 5
@@ -21,13 +21,14 @@ NAMED = 5
 class Table:
     """Rows of one shape: the same metrics of the same device and process, one value each."""
 
-    __slots__ = ("keys", "start", "t", "values")
+    __slots__ = ("_ordered", "keys", "start", "t", "values")
 
     def __init__(self, keys: tuple[SignalKey, ...]) -> None:
         self.keys = keys
         self.start: array[int] = array("q")
         self.t: array[int] = array("q")
         self.values: array[float] = array("d")
+        self._ordered: bool | None = None
 
     def add(self, start_ns: int, t_ns: int, values: Collection[float]) -> None:
         """One row. Raises TypeError for a value that is no number, and then keeps nothing of it."""
@@ -40,6 +41,12 @@ class Table:
             rows = min(len(self.t), len(self.start))
             del self.values[size:], self.t[rows:], self.start[rows:]
             raise
+
+    def is_ordered(self) -> bool:
+        """Whether every row is later than the one before."""
+        if self._ordered is None:
+            self._ordered = bool((np.diff(_ints(self.t)) > 0).all())
+        return self._ordered
 
 
 class SignalBuilder:
@@ -74,19 +81,21 @@ def _ints(stamps: array[int]) -> Ints:
     return np.frombuffer(stamps, np.int64) if stamps else np.zeros(0, np.int64)
 
 
+def _column(table: Table, place: int) -> Floats:
+    return np.frombuffer(table.values, np.float64)[place :: len(table.keys)]
+
+
 def joined(parts: list[tuple[Table, int]]) -> Signal:
-    """One series from its columns in several tables; an instant twice is the same sample twice."""
+    """One series from its columns in several tables; an instant twice is the same sample twice.
+
+    Series of one table in order share their instants: a day's are large.
+    """
+    if len(parts) == 1 and parts[0][0].is_ordered():
+        table, place = parts[0]
+        return Signal(_ints(table.start), _ints(table.t), _column(table, place))
     t = np.concatenate([_ints(table.t) for table, _ in parts])
     start = np.concatenate([_ints(table.start) for table, _ in parts])
-    values = np.concatenate(
-        [
-            np.frombuffer(table.values, np.float64)[place :: len(table.keys)]
-            for table, place in parts
-            if table.t
-        ]
-    )
-    if (np.diff(t) > 0).all():
-        return Signal(start, t, values)
+    values = np.concatenate([_column(table, place) for table, place in parts])
     order = np.argsort(t, kind="stable")
     first = np.ones(len(t), np.bool_)
     first[1:] = np.diff(t[order]) > 0
