@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from loadgen.quantity import parse_duration_ns
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -14,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run directory with samples-*.jsonl, or one with client.jsonl, gpu.jsonl, server.jsonl",
     )  # fmt: skip
     parser.add_argument(
-        "--window", type=float, default=1.0, metavar="S", help="window in seconds, at least 0.2 (default: 1)"
+        "--window", default="1s", metavar="1s", help="window, at least 200ms (default: %(default)s)"
     )
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
 
@@ -23,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the answers. Raises UsageError when DIR is neither a run nor a recording, or windows are too short."""
     from loadgen.analysis.correlate.answer import correlate
 
-    found = correlate(args.directory, round(args.window * 1e9))
+    found = correlate(args.directory, parse_duration_ns(args.window))
     if args.json:
         import orjson
 

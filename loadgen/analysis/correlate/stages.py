@@ -18,6 +18,11 @@ from loadgen.analysis.rows import Floats
 Json = dict[str, Any]
 
 MOST_GAPS = 4_000_000
+RISEN = 1.5
+GAUGES = {
+    "sm_active": "SM {:.0%}", "tensor_active": "tensor {:.0%}", "dram_active": "device memory {:.0%}",
+    "kv_cache_max": "KV cache {:.0%}", "engine_waiting": "{:.1f} waiting", "host_cpu_cores": "server CPU {:.2f} cores",
+}  # fmt: skip
 KV_FULL = 0.90
 QUEUE_SHARE = 0.5
 ONE_CORE = (0.95, 1.1)
@@ -41,7 +46,11 @@ MEANS = ("sm_active", "tensor_active", "dram_active", "gr_engine_active", "engin
 def stage_figures(capture: Capture, windows: Windows) -> list[Json]:
     """One row a stage: load, latencies, means of the signals over the whole stage, and what bound it."""
     gaps = gap_medians(capture)
-    return [_figures(capture, windows, number, gaps[number]) for number in range(len(capture.stages))]
+    found = [_figures(capture, windows, number, gaps[number]) for number in range(len(capture.stages))]
+    calmest = min((f["ttft_p99_ms"] for f in found if f["ttft_p99_ms"] is not None), default=None)
+    for figures in found:
+        figures["bound"] = judge_bound(figures, calmest)
+    return found
 
 
 def gap_medians(capture: Capture) -> list[float | None]:
@@ -86,7 +95,6 @@ def _figures(capture: Capture, windows: Windows, number: int, itl_ms: float | No
     connect = requests.connect_ns[mine & requests.ok]
     found["connect_mean_ms"] = float(np.nanmean(connect)) / 1e6 if (~np.isnan(connect)).any() else None
     found["queue_mean_ms"], found["queue_from"] = queue_ms(capture, stage, found)
-    found["bound"] = judge_bound(found)
     return found
 
 
@@ -202,13 +210,27 @@ RULES: dict[str, Callable[[Json], str | None]] = {
 }
 
 
-def judge_bound(found: Json) -> Json:
-    """``by``: the limit (None: none of those that were measured was reached), ``sentence``: why."""
+def judge_bound(found: Json, calmest_ms: float | None = None) -> Json:
+    """``by``: the limit (None: none of those that were measured was reached), ``sentence``: why.
+
+    *calmest_ms*: TTFT p99 of the run's calmest stage, which a rise is told against.
+    """
+    slow = _how_slow(found["ttft_p99_ms"], calmest_ms)
     for name, rule in RULES.items():
         if evidence := rule(found):
             usage = found["kv_cache_max"] if name == "queue" else None
             more = "" if usage is None else f"; KV cache {usage:.0%}"
-            return {"by": name, "sentence": f"bound by {name}: {evidence}{more}"}
-    blind = [name for name in ("sm_active", "engine_waiting", "host_cpu_cores") if found[name] is None]
-    unknown = f" (not measured: {', '.join(blind)})" if blind else ""
-    return {"by": None, "sentence": f"nothing that was measured was at its limit{unknown}"}
+            return {"by": name, "sentence": f"{slow}, bound by {name}: {evidence}{more}"}
+    seen = [say.format(found[name]) for name, say in GAUGES.items() if found[name] is not None]
+    blind = [name for name in GAUGES if found[name] is None]
+    facts = "; ".join(
+        [*([", ".join(seen)] if seen else []), *([f"not measured: {', '.join(blind)}"] if blind else [])]
+    )
+    return {"by": None, "sentence": f"{slow}; nothing that was measured was at its limit ({facts})"}
+
+
+def _how_slow(p99_ms: float | None, calmest_ms: float | None) -> str:
+    if p99_ms is None or calmest_ms is None:
+        return "no request was answered"
+    rise = p99_ms / calmest_ms if calmest_ms else 1.0
+    return f"p99 TTFT {p99_ms:.0f} ms" + (f", {rise:.1f} times the calmest stage's" if rise >= RISEN else "")

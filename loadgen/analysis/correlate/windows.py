@@ -20,10 +20,12 @@ LEAST_WINDOW_NS = S // 5
 EDGE_NS = S
 COVERED = 0.5
 FINE_NS = S // 10
+BUSIEST = "host_cpu_cores"
+"""The busiest process counts: one core that is full is not a half of two."""
 MOST_BITS = 2.0**52
 COUNTERS = ("energy_j_total", "host_cpu_s_total")
 RATE_NAMES = {"energy_j_total": "energy_w", "host_cpu_s_total": "host_cpu_cores"}
-ADDED = ("fb_used_bytes", "fb_free_bytes", "power_w", "power_buffer_w", "power_avg_w", "energy_w", "host_cpu_cores",
+ADDED = ("fb_used_bytes", "fb_free_bytes", "power_w", "power_buffer_w", "power_avg_w", "energy_w",
          "host_rss_bytes", "proc_fb_used_bytes", "engine_running", "engine_waiting", "pcie_tx_bytes_per_s",
          "pcie_rx_bytes_per_s", "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s")  # fmt: skip
 """Metrics whose series (devices, processes, engines) are added; the others are averaged."""
@@ -232,6 +234,8 @@ def combined(name: str, each: Iterable[Floats]) -> Floats:
         return np.asarray(stack[0], np.float64)
     if name == BITS:
         found = np.bitwise_or.reduce(np.nan_to_num(stack).astype(np.int64), axis=0).astype(np.float64)
+    elif name == BUSIEST:
+        found = np.fmax.reduce(stack, axis=0)
     else:
         total = np.nansum(stack, axis=0)
         found = total if name in ADDED else total / np.maximum((~np.isnan(stack)).sum(axis=0), 1)
