@@ -106,5 +106,7 @@ class Exchange:
         record.done_ns = done_ns
         if outcome is not None:
             record.outcome = outcome
-        record.error = error or record.error
+            record.error = error or record.error
+        else:  # its answer decides; how the connection went is beside that
+            record.note = error or record.note
         self.finished(self)
