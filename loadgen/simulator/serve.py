@@ -24,7 +24,10 @@ STOP_S = 0.5
 
 
 async def serve(endpoint: Endpoint, host: str, port: int, *, exit_with_stdin: bool = False) -> None:
-    """Serve until SIGTERM or SIGINT, or until stdin ends where that is asked. Raises UsageError when the address cannot be bound."""
+    """Serve until SIGTERM or SIGINT, or until stdin ends where that is asked.
+
+    Raises UsageError when the address cannot be bound.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
