@@ -67,6 +67,14 @@ class Plan(BaseModel):
     request_timeout: Duration = _option(
         parse_duration_ns("10m"), "give a request up after this long from its sending", group=TARGET, gt=0
     )
+    reuse: int | None = _option(
+        None, "requests a connection may serve (1: a new one each; default: no limit)", group=TARGET, ge=1
+    )
+    tls_ca: Path | None = _option(None, "CA certificates to trust instead of the system's", group=TARGET)
+    tls_cert: Path | None = _option(None, "client certificate", group=TARGET)
+    tls_key: Path | None = _option(None, "its key", group=TARGET)
+    tls_server_name: str | None = _option(None, "name to verify, when the URL has another", group=TARGET)
+    tls_insecure: bool = _option(False, "do not verify the server's certificate", group=TARGET)
     usage: Literal["auto", "continuous", "final", "none"] = _option(
         "auto", "token counts to ask the server for (continuous: in every chunk)", group=TARGET
     )

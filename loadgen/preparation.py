@@ -23,7 +23,7 @@ from loadgen.engine import Engine, EngineOptions
 from loadgen.errors import UsageError
 from loadgen.net.pool import Pool
 from loadgen.net.stamps import StampClock
-from loadgen.net.target import Target, resolve_target
+from loadgen.net.target import Target, TlsOptions, resolve_target
 from loadgen.plan import Plan, is_loopback, plan_to_json
 from loadgen.prompts import PromptWriter, RenderedAhead, RequestWriter
 from loadgen.record import Record
@@ -149,7 +149,8 @@ def prepare(plan: Plan) -> Prepared:
     survey = schedule.survey()
     if survey is not None and survey.requests == 0:
         raise UsageError("the schedule is empty: no row lies in the window")
-    target = resolve_target(plan.base_url)
+    tls = TlsOptions(plan.tls_ca, plan.tls_cert, plan.tls_key, plan.tls_server_name, not plan.tls_insecure)
+    target = resolve_target(plan.base_url, tls)
     headers = request_headers(plan, key)
     facts = probe_endpoint(Prober(target, headers, plan.base_url), plan, dialect)
     directory = new_run_directory(plan.out)
@@ -180,7 +181,7 @@ def prepare(plan: Plan) -> Prepared:
         open_ahead=_open_ahead(plan, survey),
         breaker=Breaker(plan.breaker_error_rate),
     )
-    engine = Engine(options, queue, Pool(target, stamps), stamps, spool)
+    engine = Engine(options, queue, Pool(target, stamps, plan.reuse), stamps, spool)
     return Prepared(plan, directory, schedule, survey, facts, engine, run_id, content)
 
 

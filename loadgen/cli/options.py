@@ -14,7 +14,7 @@ from loadgen.errors import UsageError
 from loadgen.plan import Plan, build_plan
 
 UNSET = argparse.SUPPRESS
-FLAGS = ("ignore_eos", "i_own_this_endpoint")
+FLAGS = ("ignore_eos", "i_own_this_endpoint", "tls_insecure")
 LISTS = {"slo": "SLO", "sidecar": "HOST:PORT"}
 """Options that take several values, with what each is."""
 
