@@ -51,7 +51,7 @@ class Connection:
     """A socket that serves one exchange at a time and belongs to a *keeper*."""
 
     __slots__ = (
-        "_closed", "_framed", "_heard", "_keeper", "_out", "_parser", "_reader", "_source", "_stamp_ns",
+        "_closed", "_framed", "_heard", "_keeper", "_lasting", "_out", "_parser", "_reader", "_source", "_stamp_ns",
         "_stamps", "_tls", "_whole", "_writer", "connect_end_ns", "connect_start_ns", "exchange",
         "idle_since_ns", "served", "sock", "target", "tls_end_ns",
     )  # fmt: skip
@@ -69,7 +69,7 @@ class Connection:
         self._stamps = stamps
         self._tls: TlsLayer | None = None
         self._out = memoryview(b"")
-        self._closed = self._whole = self._framed = self._heard = False
+        self._closed = self._whole = self._framed = self._heard = self._lasting = False
         self._stamp_ns, self._source = 0, ClockSource.LOOP
         self._reader: Any = None
         self._writer: Any = None
@@ -278,6 +278,7 @@ class Connection:
         assert self.exchange is not None
         if self.exchange.status >= 200:
             self._whole = True
+            self._lasting = self._parser.should_keep_alive()  # the parser forgets it when this returns
         else:  # nothing of it may look like the answer's own head
             self._framed = False
             self.exchange.status, self.exchange.record.headers_ns = 0, None
@@ -285,7 +286,7 @@ class Connection:
     def _answered(self) -> None:
         exchange = self.exchange
         assert exchange is not None
-        reusable = self._parser.should_keep_alive() and not self._out and self._framed
+        reusable = self._lasting and not self._out and self._framed
         self.exchange = None
         if reusable:
             self.idle_since_ns = now_ns()
