@@ -137,7 +137,12 @@ def _sweep(args: argparse.Namespace, prepared: list[tuple[dict[str, str], Plan, 
     from loadgen.simulator.virtual_run import virtual_run
 
     base = prepared[0][1].out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-whatif"
-    if (base / SWEEP_FILE).exists() or (base / "plan.json").exists():
+    taken = (
+        base / SWEEP_FILE,
+        base / "plan.json",
+        *(base / directory_name(p[0]) / "plan.json" for p in prepared),
+    )
+    if any(path.exists() for path in taken):
         raise UsageError(f"{base} already holds a run or a sweep: choose another --out")
     points, codes = [], []
     for number, (point, plan, config, fleet) in enumerate(prepared, 1):
