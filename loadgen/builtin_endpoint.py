@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import os
+import select
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from loadgen.errors import UnreachableError
 
 ANNOUNCEMENT = "simulate: listening on "
+START_S = 30.0
 
 
 @contextmanager
 def builtin_endpoint(options: Sequence[str] = ()) -> Iterator[str]:
     """The base URL of a running `loadgen simulate` on a free loopback port; it ends with the block.
 
-    Raises UnreachableError with its own last words when it does not start.
+    It also ends when this process ends in whatever way (its stdin closes), and a Ctrl-C at the terminal is not
+    meant for it: answers under way can still be drained. Raises UnreachableError with its own last words when
+    it does not start within 30 s.
     """
-    command = [sys.executable, "-m", "loadgen", "simulate", "--port", "0", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "loadgen", "simulate", "--port", "0", "--exit-with-stdin", *options]
+    here = str(Path(__file__).parents[1])
+    path = os.pathsep.join(part for part in (here, os.environ.get("PYTHONPATH", "")) if part)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
+    )  # fmt: skip
     try:
         assert process.stdout is not None
+        announced, _, _ = select.select([process.stdout], [], [], START_S)
+        if not announced:
+            raise UnreachableError(f"the built-in endpoint did not start within {START_S:g} s")
         line = process.stdout.readline()
         if not line.startswith(ANNOUNCEMENT):
             words = process.communicate(timeout=10)[1].strip().splitlines()

@@ -14,10 +14,14 @@ from typing import Any
 
 import gevent
 
+from loadgen.collect import Collectors, start_collectors
+from loadgen.errors import UsageError
 from loadgen.plan import Plan
 from loadgen.preparation import Prepared, prepare
 from loadgen.progress import Progress
 from loadgen.report.summary import write_reports
+
+SIDECAR_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class Driven:
 def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
     """Prepare, run and report. Raises LoadgenError or TraceError before anything is sent."""
     prepared = prepare(plan)
+    collectors = _collect(prepared)
     runner = local_runner(prepared)
     _handle_signals(prepared)
     progress = Progress(prepared, sys.stderr) if show_progress else None
@@ -43,10 +48,32 @@ def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
         if watcher is not None and progress is not None:
             watcher.kill()
             progress.close()
+        if collectors is not None:
+            collectors.stop()
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if prepared.failure is not None:
         raise prepared.failure
     return Driven(write_reports(prepared.directory), prepared.directory)
+
+
+def _collect(prepared: Prepared) -> Collectors | None:
+    """Subscribe to the plan's agents, in a process of its own: a gRPC call here would stop Locust's loop."""
+    plan = prepared.plan
+    if not plan.sidecar:
+        return None
+    token, ca = plan.sidecar_token_file, plan.sidecar_tls_ca
+    try:
+        collectors = start_collectors(
+            prepared.directory,
+            plan.sidecar,
+            token_file=str(token) if token else None,
+            tls_ca=str(ca) if ca else None,
+        )
+    except ValueError as error:
+        raise UsageError(f"--sidecar: {error}") from None
+    if not collectors.wait_connected(SIDECAR_WAIT_S):
+        print("loadgen: warning: not every sidecar has answered yet; the run goes on", file=sys.stderr)
+    return collectors
 
 
 def _handle_signals(prepared: Prepared) -> None:

@@ -110,6 +110,9 @@ class Plan(BaseModel):
     )
     limits: Limits = Limits()
 
+    sidecar: list[str] = _option([], "agents on the server's hosts, HOST:PORT", group=RUN)
+    sidecar_token_file: Path | None = _option(None, "token for agents beyond loopback", group=RUN)
+    sidecar_tls_ca: Path | None = _option(None, "CA certificate of those agents", group=RUN)
     warmup: Duration = _option(0, "leave requests due this early out of the figures", group=RUN)
     drain_timeout: Duration = _option(parse_duration_ns("60s"), "wait for the last answers", group=RUN)
     seed: int = _option(0, "seed of arrivals and lengths", group=RUN, ge=0)

@@ -1,1 +1,9 @@
-"""Questions about a deployment: plans to run and a judgement of their results."""
+"""Questions about a deployment: each sends what it must and judges what came back."""
+
+from scenarios.benchmark import BENCHMARK
+from scenarios.scenario import Scenario
+
+SCENARIOS: dict[str, Scenario] = {
+    BENCHMARK.name: BENCHMARK,
+}
+"""By name. Another question is one more file and one more line here."""

@@ -15,7 +15,8 @@ from loadgen.plan import Plan, build_plan
 
 UNSET = argparse.SUPPRESS
 FLAGS = ("ignore_eos", "i_own_this_endpoint")
-LISTS = ("slo",)
+LISTS = {"slo": "SLO", "sidecar": "HOST:PORT"}
+"""Options that take several values, with what each is."""
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:

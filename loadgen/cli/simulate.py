@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--save", type=Path, metavar="FILE", help="where --calibrate writes (read with --engine)"
     )
     parser.add_argument("--json", action="store_true", help="the calibration as JSON on stdout")
+    parser.add_argument("--exit-with-stdin", action="store_true", help="end when stdin closes")
     add_engine_arguments(parser)
 
 
@@ -79,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
     raise_file_limit()
 
     async def main() -> None:
-        await serve(Endpoint(options, engine_room(config, args.model), book), args.host, args.port)
+        served = Endpoint(options, engine_room(config, args.model), book)
+        await serve(served, args.host, args.port, exit_with_stdin=args.exit_with_stdin)
 
     asyncio.run(main())
     return 0

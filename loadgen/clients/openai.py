@@ -49,7 +49,7 @@ def chat_carrier(choice: dict[str, Any]) -> Carried:
 def completion_carrier(choice: dict[str, Any]) -> Carried:
     """A completion chunk's choice: ``text``."""
     text = choice.get("text")
-    return Carried(True, True, text) if text else NOTHING
+    return Carried(True, True, text if isinstance(text, str) else "") if text else NOTHING
 
 
 def error_text(body: Any) -> str:
@@ -114,7 +114,10 @@ class AnswerReader:
         if chunk.get("error") is not None or event_type == b"error":
             self._error = self._error or error_text(chunk)
             return
-        self._take_chunk(stamp_ns, chunk)
+        try:
+            self._take_chunk(stamp_ns, chunk)
+        except (AttributeError, TypeError):
+            self._error = self._error or f"not a chunk: {data[:100].decode(errors='replace')}"
 
     def _take_chunk(self, stamp_ns: int, chunk: dict[str, Any]) -> None:
         generated = output = finished = False
@@ -127,18 +130,18 @@ class AnswerReader:
                 self._text.append(carried.text)
             reason = choice.get("finish_reason")
             if reason:
-                self._finish_reason = reason
+                self._finish_reason = str(reason)
                 finished = True
         usage = chunk.get("usage")
         carried_tokens = self._take_usage(usage, bool(choices) and not finished) if usage else 0
-        if generated or carried_tokens > 0:
+        if generated or (carried_tokens > 0 and choices):
             self._mark(stamp_ns, output or not generated, carried_tokens)
 
     def _take_usage(self, usage: dict[str, Any], in_mid_stream: bool) -> int:
         """How many tokens this chunk brought, by continuous usage (0 where only the final total is known)."""
+        total = usage.get("completion_tokens") or 0
         self._usage = usage
         self._continuous = self._continuous or in_mid_stream
-        total = usage.get("completion_tokens") or 0
         brought = total - self._tokens_seen if self._continuous else 0
         self._tokens_seen = max(total, self._tokens_seen)
         return max(brought, 0)
@@ -178,16 +181,22 @@ class AnswerReader:
             record.error = record.error or how
 
 
-def take_usage(record: Record, usage: dict[str, Any] | None) -> None:
+def take_usage(record: Record, usage: Any) -> None:
     """Copy the server's token counts into *record*."""
-    if not usage:
+    if not isinstance(usage, dict):
         return
-    record.n_input = usage.get("prompt_tokens")
-    if usage.get("completion_tokens") is not None:
-        record.n_output, record.n_output_source = usage["completion_tokens"], "usage"
+    record.n_input = _count(usage.get("prompt_tokens"))
+    n_output = _count(usage.get("completion_tokens"))
+    if n_output is not None:
+        record.n_output, record.n_output_source = n_output, "usage"
     details = usage.get("prompt_tokens_details")
-    if details:
-        record.n_cached = details.get("cached_tokens")
+    if isinstance(details, dict):
+        record.n_cached = _count(details.get("cached_tokens"))
+
+
+def _count(value: Any) -> int | None:
+    """A count of tokens as a server states it; whatever is none counts as not stated."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def settle_whole(record: Record, body: bytes, stamp_ns: int, carrier: Carrier) -> str:
@@ -201,14 +210,20 @@ def settle_whole(record: Record, body: bytes, stamp_ns: int, carrier: Carrier) -
     if not isinstance(answer, dict) or answer.get("error") is not None or not answer.get("choices"):
         record.outcome, record.error = Outcome.ERROR_IN_STREAM, error_text(answer)
         return ""
+    try:
+        text = "".join(carrier(choice).text for choice in answer["choices"])
+        reason = answer["choices"][0].get("finish_reason")
+    except (AttributeError, TypeError, KeyError):
+        record.outcome, record.error = Outcome.ERROR_IN_STREAM, f"not an answer: {error_text(answer)}"
+        return ""
     take_usage(record, answer.get("usage"))
     record.first_ns = record.last_ns = stamp_ns
-    record.finish_reason = answer["choices"][0].get("finish_reason")
+    record.finish_reason = str(reason) if reason else None
     if record.n_output is None:
         record.n_output, record.n_output_source = 1, "chunks"
     record.outcome = Outcome.OK
     record.note = "not streamed: the answer came whole"
-    return "".join(carrier(choice).text for choice in answer["choices"])
+    return text
 
 
 def settle_refusal(record: Record, status: int, body: bytes, hints: dict[str, str]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import signal
+import sys
 import time
 
 from aiohttp import web
@@ -21,12 +23,18 @@ BACKLOG = 4096
 STOP_S = 0.5
 
 
-async def serve(endpoint: Endpoint, host: str, port: int) -> None:
-    """Serve until SIGTERM or SIGINT. Raises UsageError when the address cannot be bound."""
+async def serve(endpoint: Endpoint, host: str, port: int, *, exit_with_stdin: bool = False) -> None:
+    """Serve until SIGTERM or SIGINT, or until stdin ends where that is asked.
+
+    Raises UsageError when the address cannot be bound.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if exit_with_stdin:
+        # A parent that was killed cannot end its child; the pipe that it held closes all the same.
+        loop.add_reader(sys.stdin.fileno(), lambda: None if os.read(sys.stdin.fileno(), 4096) else stop.set())
     runner = web.AppRunner(
         endpoint.app(),
         access_log=None,
@@ -45,6 +53,8 @@ async def serve(endpoint: Endpoint, host: str, port: int) -> None:
     bound = runner.addresses[0][1]
     print(f"simulate: listening on http://{host}:{bound}", flush=True)
     await stop.wait()
+    if exit_with_stdin:
+        loop.remove_reader(sys.stdin.fileno())
     await runner.cleanup()
 
 

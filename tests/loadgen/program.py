@@ -27,11 +27,13 @@ def start(*arguments: object, cwd: Path | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENV, cwd=cwd)
 
 
-def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: object, cwd: Path | None = None, timeout_s: float = TIMEOUT_S
+) -> subprocess.CompletedProcess[str]:
     """`loadgen ARGUMENTS`, ended; it is killed when it does not end by itself."""
     process = start(*arguments, cwd=cwd)
     try:
-        out, err = process.communicate(timeout=TIMEOUT_S)
+        out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         process.kill()
         raise AssertionError(f"did not end: {process.communicate()}") from None
