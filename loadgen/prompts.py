@@ -135,6 +135,9 @@ class RequestWriter:
         return b"".join((head, self._before, text, tail))
 
 
+Followers = Literal["ahead", "soon", "settled"]
+
+
 class RenderedAhead:
     """Requests in due order, rendered some seconds ahead in slices that never block the loop for long.
 
@@ -152,7 +155,7 @@ class RenderedAhead:
         writer: RequestWriter,
         run_id: str,
         look_ahead: tuple[int, int, int] = (2_000_000_000, 64_000_000, 4096),
-        followers: Literal["ahead", "soon", "settled"] = "ahead",
+        followers: Followers = "ahead",
     ) -> None:
         self._rows, self._writer, self._run_id, self._t0_ns = rows, writer, run_id, 0
         self._ahead_ns, self._ahead_bytes, self._ahead_rows = look_ahead
