@@ -104,6 +104,11 @@ def joint(found: Columns) -> Callable[[np.random.Generator, int], tuple[Ints, In
     return draw
 
 
+def independent(asked: Sampler, answered: Sampler) -> Callable[[np.random.Generator, int], tuple[Ints, Ints]]:
+    """(prompt, output) pairs, each length from a model of its own."""
+    return lambda rng, n: (asked(rng, n), answered(rng, n))
+
+
 def histogram(edges: Floats, counts: Floats) -> Sampler:
     """Values spread log-uniformly within the bins of a histogram (``edges`` one longer than ``counts``)."""
     share = np.cumsum(counts / counts.sum())
