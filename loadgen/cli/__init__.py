@@ -17,6 +17,7 @@ COMMANDS = {
     "demo": "see it work: the built-in endpoint, a bursty load, a report",
     "report": "compute the report of a run directory again",
     "compare": "say which of two or more runs is better, and whether one can tell",
+    "correlate": "say what the GPU and the server did while users waited",
     "merge": "put one run's records from several directories together",
     "export": "write the records in other tools' forms",
     "simulate": "the built-in OpenAI-compatible endpoint",

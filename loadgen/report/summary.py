@@ -18,6 +18,7 @@ import orjson
 
 from loadgen.analysis.arrivals import Arrivals, describe, gaps, ks_distance
 from loadgen.analysis.confidence import share_interval
+from loadgen.analysis.correlate.answer import memory_block
 from loadgen.analysis.goodput import GateResult, judge_gate, meets_bounds
 from loadgen.analysis.load import Run, load_run
 from loadgen.analysis.metrics import (
@@ -64,6 +65,8 @@ def write_reports(directory: Path, percentiles: Sequence[float] = ()) -> Json:
     """
     run = load_run(directory)
     summary = summarise(run, percentiles)
+    if (memory := memory_block(run)) is not None:
+        summary["memory"] = memory
     (directory / "summary.json").write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
     write_requests_csv(run, directory / "requests.csv")
     write_html(run, summary, directory / "report.html")

@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
+from loadgen.analysis.recordings import Observed, read_recording
 from loadgen.errors import UsageError
 from loadgen.simulator.config import EngineConfig, config_to_json
 from loadgen.simulator.cost import LinearCost, RooflineCost
-from loadgen.simulator.recordings import Observed, read_recording
 from loadgen.simulator.whatif import simulate_rows
 
 LINEAR = ("overhead_ms", "prefill_tokens_per_s", "decode_ms", "decode_ms_per_running", "floor_ms", "pair_ns")

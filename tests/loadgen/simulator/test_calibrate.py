@@ -8,12 +8,12 @@ from pathlib import Path
 import orjson
 import pytest
 
+from loadgen.analysis.recordings import read_recording
 from loadgen.errors import UsageError
 from loadgen.record import record_to_json
 from loadgen.simulator.calibrate import calibrate, calibration_to_json, table
 from loadgen.simulator.config import EngineConfig, config_from_json
 from loadgen.simulator.cost import LinearCost
-from loadgen.simulator.recordings import read_recording
 from loadgen.simulator.whatif import simulate_rows
 from tests.loadgen.simulator.rows import Row
 

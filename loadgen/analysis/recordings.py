@@ -60,12 +60,35 @@ def _from_zero(rows: list[Observed]) -> list[Observed]:
     ]
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+def tolerant_lines(path: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
+    """The file's JSON objects; *problems* gets one sentence for what is none. Raises UsageError: unreadable file."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as err:
+        raise UsageError(f"{path}: {err.strerror}") from err
+    torn = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
-            yield orjson.loads(line)
-        except orjson.JSONDecodeError as err:
-            raise UsageError(f"{path}:{number}: not JSON: {err}") from err
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            torn.append(number)
+            continue
+        if isinstance(row, dict):
+            yield row
+        else:
+            torn.append(number)
+    if torn:
+        more = f" and {len(torn) - 1} more lines" if len(torn) > 1 else ""
+        problems.append(f"{path.name}:{torn[0]}{more}: not a JSON row")
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    problems: list[str] = []
+    yield from tolerant_lines(path, problems)
+    if problems:
+        raise UsageError(f"{path.parent}: {problems[0]}")
 
 
 def _run_directory(path: Path) -> Iterator[Observed]:

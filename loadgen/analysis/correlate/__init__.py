@@ -1,0 +1,1 @@
+"""What the server's machine did while users waited: client, GPU, host and engine on one time axis."""

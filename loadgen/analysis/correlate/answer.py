@@ -1,0 +1,142 @@
+"""Everything `loadgen correlate` answers, JSON-ready."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadgen.analysis.correlate.association import Association, pearson, spearman
+from loadgen.analysis.correlate.capture import Capture, S
+from loadgen.analysis.correlate.memory import memory_json
+from loadgen.analysis.correlate.rundirs import capture_run, load_capture
+from loadgen.analysis.correlate.stages import stage_figures
+from loadgen.analysis.correlate.windows import Windows, windows_of
+from loadgen.analysis.knee import Knee, bracket, find_knee
+from loadgen.analysis.load import Run
+
+Json = dict[str, Any]
+
+FORMAT = "loadgen.correlation"
+USERS = ("ttft_ms", "itl_ms", "output_tok_s", "prompt_tok_s")
+SERVER = ("sm_active", "gr_engine_active", "tensor_active", "dram_active", "gpu_util_ratio", "gpu_util_recent_ratio",
+          "engine_running", "engine_waiting", "engine_kv_cache_usage_ratio", "power_w", "sm_clock_hz",
+          "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "host_cpu_cores")  # fmt: skip
+WANTED = ("sm_active", "tensor_active", "dram_active", "fb_used_bytes", "power_w", "engine_running", "engine_waiting",
+          "engine_kv_cache_usage_ratio", "host_rss_bytes", "host_cpu_s_total")  # fmt: skip
+KNEE_OF = {"ttft_p95_ms": "TTFT p95", "itl_p50_ms": "ITL p50"}
+
+
+def correlate(directory: Path, window_ns: int = S) -> Json:
+    """All answers about a run directory or a recording. Raises UsageError for neither, or too small a window."""
+    return answers(load_capture(directory), window_ns)
+
+
+def answers(capture: Capture, window_ns: int = S) -> Json:
+    """All answers about one capture."""
+    windows = windows_of(capture, window_ns)
+    stages = stage_figures(capture, windows)
+    found: Json = {
+        "format": FORMAT,
+        "version": 1,
+        "device": capture.device_name or None,
+        "requests": len(capture.requests),
+        "answered": int(capture.requests.ok.sum()),
+        "clock": [
+            {
+                "agent": one.agent,
+                "offset_ms": one.offset_ns / 1e6,
+                "bound_ms": one.bound_ns / 1e6,
+                "same_clock": one.same_clock,
+            }
+            for one in capture.offsets
+        ],
+        "windows": {
+            "width_s": window_ns / S,
+            "n": len(windows),
+            "used": int(windows.used.sum()),
+            "cut": windows.cut,
+        },
+        "correlations": matrix(windows),
+        "stages": stages,
+        "knee": knee_json(stages),
+        "memory": memory_json(capture),
+        "missing": [*capture.missing, *unreported(capture)],
+    }
+    plain: Json = _plain(found)
+    return plain
+
+
+def unreported(capture: Capture) -> list[str]:
+    """Metrics that nobody reported at all."""
+    there = {key.metric for key in capture.signals}
+    absent = [name for name in WANTED if name not in there]
+    return [f"never reported: {', '.join(absent)}"] if absent else []
+
+
+def matrix(windows: Windows) -> list[Json]:
+    """Every pair of a user's figure and a server's, over the windows that may be used."""
+    found = []
+    for mine in USERS:
+        for theirs in SERVER:
+            if theirs in windows.columns:
+                x, y = windows.columns[mine][windows.used], windows.columns[theirs][windows.used]
+                rank, line = spearman(x, y), pearson(x, y)
+                if rank is not None and line is not None:
+                    found.append(
+                        {
+                            "user": mine,
+                            "server": theirs,
+                            "windows": rank.windows,
+                            "spearman": association_json(rank, windows.width_ns / S),
+                            "pearson": association_json(line, windows.width_ns / S),
+                        }
+                    )
+    return found
+
+
+def association_json(found: Association, width_s: float) -> Json:
+    """The coefficient and its interval, or how long a run would have to be to have one."""
+    if found.too_few is None:
+        return {"value": found.value, "low": found.low, "high": found.high}
+    return {"value": found.value, "interval": "insufficient data", "need_s": found.too_few.need * width_s}
+
+
+def knee_json(stages: list[Json]) -> Json:
+    """The saturation knee over offered rate of the open stages; never from SM activity alone."""
+    open_stages = [stage for stage in stages if not stage["closed"] and stage["offered_per_s"]]
+    rates = np.array([stage["offered_per_s"] for stage in open_stages], np.float64)
+    each: dict[str, Knee] = {}
+    for name in KNEE_OF:
+        values = np.array([math.nan if s[name] is None else s[name] for s in open_stages], np.float64)
+        each[name] = find_knee(rates, values)
+    found = [knee.rate for knee in each.values() if knee.rate is not None]
+    errors = np.array([np.sqrt(s["requests"]) / (s["to_s"] - s["from_s"]) for s in open_stages], np.float64)
+    low, high = bracket(rates, errors, found) if found else (None, None)
+    curves = {
+        name: {"rate_per_s": knee.rate, "p_value": knee.p_value, "why": knee.why}
+        for name, knee in each.items()
+    }
+    return {"found": bool(found), "bracket_per_s": [low, high] if found else None, "curves": curves}
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: both become None."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value
+
+
+def memory_block(run: Run) -> Json | None:
+    """summary.json's ``memory``: the leak rule on the run's samples; None where there are none."""
+    if not any(run.directory.glob("samples-*.jsonl")):
+        return None
+    block = memory_json(capture_run(run))
+    plain: Json | None = _plain(block)
+    return plain

@@ -1,0 +1,116 @@
+"""A run directory as a capture: its records, its stages, and the samples files beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from loadgen.analysis.correlate.capture import Capture, Requests, S, Stage, TokenBlock
+from loadgen.analysis.correlate.recorded import read_recorded
+from loadgen.analysis.correlate.samples import SamplesReader
+from loadgen.analysis.correlate.series import name_gaps
+from loadgen.analysis.load import Run, load_run
+from loadgen.analysis.rows import Rows
+from loadgen.errors import UsageError
+from loadgen.record import Outcome
+
+PARTS = 8
+LEAST_PART_S = 15.0
+BLOCK = 1 << 22
+"""Chunks that are turned into instants at a time."""
+SAID_OF = ("sm_active", "fb_used_bytes", "power_w", "engine_running", "host_rss_bytes")
+
+
+def load_capture(directory: Path) -> Capture:
+    """A run directory or a recording. Raises UsageError for a directory that is neither."""
+    if (directory / "client.jsonl").exists():
+        capture = read_recorded(directory)
+    elif directory.is_dir():
+        capture = capture_run(load_run(directory))
+    else:
+        raise UsageError(f"{directory} is not a directory")
+    kept = [(key, signal) for key, signal in capture.signals.items() if key.metric in SAID_OF]
+    capture.missing += name_gaps([(f"{k.metric} of {k.device or k.pid}", s) for k, s in kept], capture.end_ns)
+    return capture
+
+
+def capture_run(run: Run) -> Capture:
+    """The run with every ``samples-*.jsonl`` of its directory."""
+    t0_ns = run.document.get("t0_ns")
+    capture = Capture(
+        0, requests_of(run.rows), parts(run), {}, run.warmup_ns, missing=[*run.problems, *run.notes]
+    )
+    paths = sorted(run.directory.glob("samples-*.jsonl"))
+    if not paths:
+        capture.missing.append("no samples-*.jsonl: run with --sidecar HOST:PORT to see the server's machine")
+    elif not isinstance(t0_ns, int):
+        capture.missing.append("plan.json has no t0_ns: the samples cannot be put on the run's axis")
+        return capture
+    for path in paths:
+        reader = SamplesReader(path)
+        try:
+            reader.read()
+        except OSError as error:
+            capture.missing.append(f"{path.name}: {error.strerror}")
+            continue
+        signals, offset = reader.take(int(t0_ns or 0))
+        capture.signals.update(signals)
+        if offset is not None:
+            capture.offsets.append(offset)
+        capture.missing += reader.missing
+    return capture
+
+
+def parts(run: Run) -> tuple[Stage, ...]:
+    """Equal pieces of the measured run, at most eight, at least 15 s each: our plans name no stages."""
+    rows = run.rows
+    due = rows.instant("due_ns")[rows.has("due_ns")]
+    end = int(due.max(initial=0)) + 1
+    closed = run.options.get("concurrency") is not None
+    start = min(run.warmup_ns, end - 1)
+    n = max(1, min(PARTS, int((end - start) / S / LEAST_PART_S)))
+    edges = np.linspace(start, end, n + 1).astype(np.int64)
+    return tuple(
+        Stage(
+            f"part-{i + 1}" if n > 1 else "whole", int(edges[i]), int(edges[i + 1]), closed, None, step=False
+        )
+        for i in range(n)
+    )
+
+
+def requests_of(rows: Rows) -> Requests:
+    """The rows' instants; answered means outcome ok with a first token."""
+    ok = rows.outcome(Outcome.OK) & rows.has("first_ns") & rows.has("sent_ns")
+    return Requests(
+        rows.instant("due_ns"), rows.instant("sent_ns"), rows.instant("first_ns"), rows.instant("last_ns"),
+        rows.instant("done_ns"), rows.number("n_input"), rows.number("n_output"),
+        rows.between("taken_ns", "sent_ns"), ok, lambda: token_blocks(rows, np.flatnonzero(ok)),
+    )  # fmt: skip
+
+
+def token_blocks(rows: Rows, places: np.ndarray) -> Iterator[TokenBlock]:
+    """Chunks of the rows, some millions at a time. A chunk counts as one token unless the server said otherwise;
+    then the answer's tokens are shared out over its chunks."""
+    counts = rows.gaps.count[places]
+    cuts = np.searchsorted(np.cumsum(counts + 1), np.arange(BLOCK, int((counts + 1).sum()) + BLOCK, BLOCK))
+    for part in np.split(places, np.unique(np.clip(cuts + 1, 0, len(places)))):
+        if len(part):
+            yield _block(rows, part)
+
+
+def _block(rows: Rows, places: np.ndarray) -> TokenBlock:
+    count = rows.gaps.count[places]
+    at = np.repeat(rows.gaps.start[places] - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
+    low = int(at.min(initial=0))
+    gap = rows.gaps.ns(low, int(at.max(initial=-1)) + 1)[at - low] if len(at) else np.zeros(0, np.int64)
+    ends = np.cumsum(gap)
+    before = np.concatenate([[0], ends])[np.cumsum(count) - count]
+    first = rows.instant("first_ns")[places]
+    t_ns = np.concatenate([first, np.repeat(first - before, count) + ends])
+    n_output = rows.number("n_output")[places]
+    each = np.where(n_output > 0, n_output / (count + 1), 1.0)
+    tokens = np.concatenate([each, np.repeat(each, count)])
+    per_token = np.concatenate([np.full(len(places), np.nan), gap / np.repeat(each, count)])
+    return t_ns, per_token, tokens

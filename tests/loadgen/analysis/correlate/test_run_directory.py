@@ -1,0 +1,134 @@
+"""Our own run directories with samples beside the records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from gpu_sidecar.clock import Segment
+from gpu_sidecar.samples_file import ClockMap
+from loadgen.analysis.correlate.answer import correlate
+from loadgen.analysis.correlate.rundirs import load_capture
+from loadgen.analysis.correlate.samples import on_client
+from loadgen.analysis.correlate.windows import windows_of
+from loadgen.report.summary import write_reports
+from tests.loadgen.analysis.correlate.planted import SamplesBuilder, run_with_load
+
+MIB = 2.0**20
+SECONDS = 60
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    run_with_load(tmp_path / "run", SECONDS)
+    return tmp_path / "run"
+
+
+def memory(builder: SamplesBuilder, per_s_bytes: float, start: float = 1000 * MIB) -> None:
+    for second in range(SECONDS):
+        builder.sample(
+            float(second), {"fb_used_bytes": start + per_s_bytes * second, "fb_free_bytes": 5000 * MIB}
+        )
+
+
+def test_a_planted_leak_is_in_the_summary_with_its_slope(run_dir: Path) -> None:
+    builder = SamplesBuilder(run_dir / "samples-a.jsonl").clock()
+    memory(builder, 5 * MIB)
+    builder.write()
+    block = write_reports(run_dir)["memory"]
+    assert block["verdict"] == "leak"
+    series = block["series"]["fb_used_bytes[GPU-A]"]
+    assert series["verdict"] == "leak"
+    assert series["mib_per_s"] == pytest.approx(5, rel=0.01)
+    assert series["mib_per_request"] == pytest.approx(2.5, rel=0.05)
+    assert series["seconds_to_full"] == pytest.approx(1000, rel=0.01)
+    assert orjson.loads((run_dir / "summary.json").read_bytes())["memory"] == block
+
+
+def test_level_memory_is_no_leak_and_no_samples_no_memory_block(run_dir: Path) -> None:
+    assert "memory" not in write_reports(run_dir)
+    builder = SamplesBuilder(run_dir / "samples-a.jsonl").clock()
+    memory(builder, 0)
+    builder.write()
+    assert write_reports(run_dir)["memory"]["verdict"] == "none"
+
+
+def test_the_offset_learnt_from_exchanges_is_stated_with_a_bound_that_holds_and_applied(
+    run_dir: Path,
+) -> None:
+    builder = SamplesBuilder(run_dir / "samples-a.jsonl", offset_s=0.037).clock()
+    for tenth in range(10 * SECONDS):
+        active = 1.0 if tenth // 10 % 2 else 0.0
+        builder.sample((tenth + 1) / 10, {"sm_active": active}, window_s=0.1)
+    builder.write()
+    clock = correlate(run_dir)["clock"][0]
+    assert not clock["same_clock"]
+    assert 0 < clock["bound_ms"] < 1
+    assert abs(clock["offset_ms"] - 37) <= clock["bound_ms"]
+    column = windows_of(load_capture(run_dir)).columns["sm_active"][:SECONDS]
+    assert column == pytest.approx(np.arange(SECONDS) % 2, abs=2e-3)
+
+
+def test_a_restart_a_pause_a_cut_file_and_null_metrics_are_named(run_dir: Path) -> None:
+    builder = SamplesBuilder(run_dir / "samples-a.jsonl").clock()
+    for second in [*range(20), *range(32, SECONDS)]:
+        builder.epoch += second == 40
+        builder.sample(
+            float(second), {"fb_used_bytes": 1.0}, nulls={"nvlink_tx_bytes_per_s": "not supported"}
+        )
+    builder.write(ended=False)
+    missing = correlate(run_dir)["missing"]
+    for text in (
+        "no samples of fb_used_bytes of GPU-A for 13.0 s from t=19.0 s",
+        "restarted at t=40.0 s",
+        "cut short",
+        "nvlink_tx_bytes_per_s: not supported",
+        "never reported: sm_active",
+    ):
+        assert any(text in line for line in missing), text
+
+
+def test_a_clock_step_is_named_with_its_instant(run_dir: Path) -> None:
+    builder = SamplesBuilder(run_dir / "samples-a.jsonl").clock()
+    step_ns = builder.agent_ns(30.0)
+    step = Segment(step_ns, float(step_ns), 250e6, 0.0, 1e5)
+    builder.lines.append({"type": "clock", "kind": "exchange", **step.to_json()})
+    memory(builder, 0)
+    builder.write()
+    assert any("clock step of 250" in line and "t=30.0 s" in line for line in correlate(run_dir)["missing"])
+
+
+def test_torn_lines_another_version_and_a_missing_clock_are_named_and_never_a_traceback(
+    run_dir: Path,
+) -> None:
+    builder = SamplesBuilder(run_dir / "samples-a.jsonl", version=9).clock()
+    memory(builder, 0)
+    path = builder.write()
+    path.write_text(path.read_text() + '{"type": "sample", "t_ns": \n[1, 2]\n{"type": "sample"}\n')
+    SamplesBuilder(run_dir / "samples-b.jsonl").sample(1.0, {"fb_used_bytes": 1.0}).write()
+    missing = correlate(run_dir)["missing"]
+    assert any("3 lines cannot be read" in line for line in missing)
+    assert any("version 9" in line for line in missing)
+    assert any("samples-b.jsonl: no clock line" in line for line in missing)
+
+
+def test_whole_arrays_are_put_on_the_clients_clock_as_single_instants_are() -> None:
+    segments = [
+        Segment(0, 5e9, 37e6, 2e-5, 1e5),
+        Segment(10**11, 1.2e11, -12e6, -3e-5, 1e5),
+    ]
+    instants = np.arange(0, 3 * 10**11, 777_777_777, dtype=np.int64)
+    one_by_one = [ClockMap(segments).client_ns(int(t)) for t in instants]
+    assert np.abs(on_client(instants, segments) - np.array(one_by_one)).max() <= 1
+
+
+def test_tokens_and_gaps_of_a_window_are_counted_by_hand(run_dir: Path) -> None:
+    columns = windows_of(load_capture(run_dir)).columns
+    assert columns["qps"][10] == 2
+    assert columns["output_tok_s"][10] == 20
+    assert columns["itl_ms"][10] == pytest.approx(20)
+    assert columns["prompt_tok_s"][10] == 200
+    assert columns["ttft_ms"][10] == pytest.approx(50, abs=10)
