@@ -110,7 +110,8 @@ CASES: dict[str, tuple[Conduct, Fields]] = {
     "gzip broken": (says(packed(b"gzip", b"\x1f\x8b\x08rubbish rubbish")), {"outcome": "protocol"}),
     "gzip cut": (says(packed(b"gzip", gzip.compress(ANSWER)[:-60])), {"outcome": "truncated"}),
     "br": (
-        says(packed(b"br", ANSWER)), {"outcome": "protocol", "error": "content-encoding br (only identity was asked for)"}
+        says(packed(b"br", ANSWER)),
+        {"outcome": "protocol", "error": "content-encoding br (only identity was asked for)"},
     ),
     "413 before the whole body is sent": (
         refuses_early, {"outcome": "too_large", "status": 413, "error": "413 payload too large"}
