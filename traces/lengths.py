@@ -79,7 +79,7 @@ def parse_length(text: str) -> Sampler:
     except ValueError:
         raise TraceError(f"{text!r}: not numbers") from None
     if any(not 0 < value < LONGEST for key, value in p.items() if key not in ("tail", "low")):
-        raise TraceError(f"{text!r}: parameters must be above 0")
+        raise TraceError(f"{text!r}: parameters must be above 0 and below {LONGEST}")
     if name == "uniform" and not 0 <= p["low"] <= p["high"]:
         raise TraceError(f"{text!r}: needs low <= high")
     return lambda rng, n: whole(family.draw(rng, n, p))
