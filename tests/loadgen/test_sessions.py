@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from loadgen.sessions import SessionMode, replanned, together, with_last_turns
 from loadgen.workload import schedule_of
 from tests.loadgen.program import records, run, simulator
 from tests.loadgen.test_dispatch import MS, Bench, turns
+from traces.fit import fit, plan_toml
 
 
 def by_mode(rows: list[ScheduleRow], mode: SessionMode) -> list[ScheduleRow]:
@@ -325,3 +327,14 @@ def test_carried_answers_are_what_the_servers_prefix_cache_finds(tmp_path: Path)
     assert [r["n_input"] for r in found["carried"]] == [r["n_input"] for r in found["alone"]]
     # Synthetic text stands for the answers otherwise: the cache finds the questions, not the answers.
     assert sum(r["n_cached"] or 0 for r in found["alone"]) < sum(r["n_cached"] or 0 for r in found["carried"])
+
+
+def test_what_a_fit_writes_is_a_plan_that_runs(tmp_path: Path) -> None:
+    made = build_plan({"arrival": "poisson-gamma", "request_rate": 20, "num_requests": 3000, "burstiness": 0.5,
+                       "correlation_time": "2s"})  # fmt: skip
+    t_ns = np.array([row.due_ns for row in schedule_of(made).rows()], np.int64)
+    file = tmp_path / "fragment.toml"
+    file.write_text(plan_toml(fit(t_ns, bootstrap=2).plan()))
+    schedule = schedule_of(build_plan({"num_requests": 50}, file))
+    assert schedule.steps[0]["model"] == "poisson-gamma"
+    assert len(list(schedule.rows())) == 50
