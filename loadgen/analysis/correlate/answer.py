@@ -10,12 +10,23 @@ import numpy as np
 
 from loadgen.analysis.correlate.association import Association, pearson, spearman
 from loadgen.analysis.correlate.capture import Capture, S
+from loadgen.analysis.correlate.lags import STEP_S, Lag, detrended, find_lag
 from loadgen.analysis.correlate.memory import memory_json
+from loadgen.analysis.correlate.regression import regressions
 from loadgen.analysis.correlate.rundirs import capture_run, load_capture
 from loadgen.analysis.correlate.stages import stage_figures
-from loadgen.analysis.correlate.windows import Windows, windows_of
+from loadgen.analysis.correlate.windows import (
+    Windows,
+    client_columns,
+    column,
+    combined,
+    usable,
+    windows_of,
+)
+from loadgen.analysis.correlate.work import links, request_activity, roofline, stage_work
 from loadgen.analysis.knee import Knee, bracket, find_knee
 from loadgen.analysis.load import Run
+from loadgen.analysis.rows import Floats, Ints
 
 Json = dict[str, Any]
 
@@ -26,6 +37,9 @@ SERVER = ("sm_active", "gr_engine_active", "tensor_active", "dram_active", "gpu_
           "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "host_cpu_cores")  # fmt: skip
 WANTED = ("sm_active", "tensor_active", "dram_active", "fb_used_bytes", "power_w", "engine_running", "engine_waiting",
           "engine_kv_cache_usage_ratio", "host_rss_bytes", "host_cpu_s_total")  # fmt: skip
+LAGS = (("tensor_active", "prompt_tok_s"), ("sm_active", "power_buffer_w"), ("sm_active", "power_w"),
+        ("sm_active", "gpu_util_ratio"), ("sm_active", "gpu_util_recent_ratio"), ("sm_active", "output_tok_s"),
+        ("engine_waiting", "ttft_ms"))  # fmt: skip
 KNEE_OF = {"ttft_p95_ms": "TTFT p95", "itl_p50_ms": "ITL p50"}
 
 
@@ -61,7 +75,13 @@ def answers(capture: Capture, window_ns: int = S) -> Json:
         },
         "correlations": matrix(windows),
         "stages": stages,
+        "lags": lags_json(capture),
+        "regression": regressions(capture),
         "knee": knee_json(stages),
+        "work": stage_work(capture, windows, stages),
+        "request_activity": request_activity(capture),
+        "links": links(windows),
+        "roofline": roofline_json(capture, windows),
         "memory": memory_json(capture),
         "missing": [*capture.missing, *unreported(capture)],
     }
@@ -102,6 +122,49 @@ def association_json(found: Association, width_s: float) -> Json:
     if found.too_few is None:
         return {"value": found.value, "low": found.low, "high": found.high}
     return {"value": found.value, "interval": "insufficient data", "need_s": found.too_few.need * width_s}
+
+
+def lags_json(capture: Capture) -> list[Json]:
+    """Who follows whom, on a grid of 0.1 s, detrended per stage."""
+    step_ns = round(STEP_S * S)
+    edges = np.arange(capture.end_ns // step_ns + 2, dtype=np.int64) * step_ns
+    # a lag of some tenths needs the second beside an edge as well, and each stage has a trend of its own
+    stage = np.where(edges[:-1] >= capture.warmup_end_ns, usable(capture, edges)[0], -1)
+    users = client_columns(capture.requests, edges)
+    found = []
+    for leader, follower in LAGS:
+        x, y = (
+            users.get(name) if name in users else grid_column(capture, name, edges)
+            for name in (leader, follower)
+        )
+        lag = None if x is None or y is None else find_lag(detrended(x, stage), detrended(y, stage))
+        if lag is not None:
+            found.append({"from": leader, "to": follower, **lag_json(lag)})
+    return found
+
+
+def grid_column(capture: Capture, metric: str, edges: Ints) -> Floats | None:
+    """The metric on the grid, all its series together; None where nobody reported it."""
+    signals = capture.of(metric)
+    return (
+        combined(metric, [column(signal, edges, metric) for signal in signals.values()]) if signals else None
+    )
+
+
+def lag_json(lag: Lag) -> Json:
+    """The peak, and the lag if it can be claimed."""
+    found: Json = {"peak_s": round(lag.peak_s, 3), "peak": lag.peak, "at_zero": lag.at_zero}
+    if lag.too_few is not None:
+        return found | {"lag_s": None, "interval": "insufficient data", "need_s": lag.too_few.need * STEP_S}
+    return found | {"related": lag.related, "lag_s": None if lag.lag_s is None else round(lag.lag_s, 3)}
+
+
+def roofline_json(capture: Capture, windows: Windows) -> Json | None:
+    """The estimate with its stages' names; never a measurement."""
+    found = roofline(windows)
+    for row in found["stages"] if found else ():
+        row["stage"] = capture.stages[row["stage"]].name
+    return found
 
 
 def knee_json(stages: list[Json]) -> Json:

@@ -174,3 +174,40 @@ def test_the_command_prints_json_and_text(healthy: Path, capsys) -> None:
 def test_a_window_below_two_latches_and_a_directory_of_nothing_are_usage_errors(healthy, tmp_path) -> None:
     assert main(["correlate", str(healthy), "--window", "0.1"]) == 2
     assert main(["correlate", str(tmp_path)]) == 2
+
+
+def test_the_lags_are_the_references(found, expected) -> None:
+    by = {(one["from"], one["to"]): one for one in found["lags"]}
+    reference = expected["serve_healthy"]["xcorr_0.1s"]
+    tensor = by["tensor_active", "prompt_tok_s"]
+    assert tensor["lag_s"] == reference["ANY_TENSOR->prompt_tok_s lag_s"]
+    assert by["sm_active", "power_buffer_w"]["peak_s"] == reference["SM->power20 lag_s"]
+    assert by["sm_active", "gpu_util_recent_ratio"]["lag_s"] == reference["SM->gpu_util lag_s"]
+
+
+def test_regimes_are_fitted_apart_and_short_ones_are_not(found) -> None:
+    by = {(one["load"], one["regime"]): one for one in found["regression"]}
+    open_empty = by["open", "waiting = 0"]
+    assert open_empty["coefficients"]["prompt_ktok"]["ms"] == pytest.approx(40, abs=12)
+    assert open_empty["coefficients"]["sm_percent"]["ms"] > 0
+    assert open_empty["r2"] == pytest.approx(0.54, abs=0.05)
+    assert not by["open", "waiting > 0"]["fitted"]
+
+
+def test_energy_is_the_counters_and_agrees_with_the_mean_power(found) -> None:
+    for work, stage in zip(found["work"], found["stages"], strict=True):
+        seconds = stage["to_s"] - stage["from_s"]
+        assert work["energy_j"] / seconds == pytest.approx(stage["power_w"], rel=0.1)
+    idle, busy = found["work"][1], found["work"][6]
+    assert idle["j_per_output_token"] > 2 * busy["j_per_output_token"]
+
+
+def test_the_estimated_sm_activity_stands_beside_the_measured_with_its_error(found) -> None:
+    roofline = found["roofline"]
+    errors = [row["estimated"] - row["measured"] for row in roofline["stages"]]
+    assert roofline["mean_absolute_error"] == pytest.approx(np.mean(np.abs(errors)))
+    assert roofline["mean_absolute_error"] < 0.1
+
+
+def test_a_link_at_a_tenth_of_a_gigabyte_is_not_saturated(found) -> None:
+    assert not found["links"]["pcie_rx_bytes_per_s"]["saturated"]

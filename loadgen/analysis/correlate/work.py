@@ -1,0 +1,185 @@
+"""What the work cost: energy and activity per request and token, the links, and a roofline's estimate beside the
+measurement.
+
+Energy is the counter's growth over a stage, idle power included; where there is no counter, power integrated. Activity
+per token: seconds of active SM (tensor core, device memory) a token; when it rises from one version to the next, the
+same work takes more of the device. The roofline: SM activity as a + b prompt tokens/s + c output tokens/s, fitted
+without the stage that it is then tried on. It is an estimate, and its error is the one on stages it has not seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from loadgen.analysis.correlate.association import spearman
+from loadgen.analysis.correlate.capture import Capture, S, Signal, Stage
+from loadgen.analysis.correlate.windows import Windows, first_of, per_request
+from loadgen.analysis.rows import Floats, Mask
+
+Json = dict[str, Any]
+ACTIVITIES = ("sm_active", "tensor_active", "dram_active")
+LINKS = ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s")
+PLATEAU = 0.92
+"""A window at this share of the highest rate seen counts as at the ceiling."""
+PLATEAU_SHARE = 0.2
+WORTH_BYTES_PER_S = 1e9
+LEAST_STAGES = 4
+
+
+def stage_work(capture: Capture, windows: Windows, figures: list[Json]) -> list[Json]:
+    """Energy and activity per request and token, one row a stage."""
+    found = []
+    for number, stage in enumerate(capture.stages):
+        done = stage_counts(capture, windows, stage)
+        joules = energy_j(capture, stage)
+        row: Json = {"stage": stage.name, **done, "energy_j": joules}
+        row["j_per_request"] = per(joules, done["requests"])
+        row["j_per_output_token"] = per(joules, done["output_tokens"])
+        for name in ACTIVITIES:
+            value = figures[number].get(name)
+            seconds = None if value is None else value * (stage.end_ns - stage.start_ns) / S
+            row[f"{name}_ms_per_output_token"] = per(
+                None if seconds is None else 1e3 * seconds, done["output_tokens"]
+            )
+            row[f"{name}_ms_per_prompt_token"] = per(
+                None if seconds is None else 1e3 * seconds, done["prompt_tokens"]
+            )
+        found.append(row)
+    return found
+
+
+def stage_counts(capture: Capture, windows: Windows, stage: Stage) -> dict[str, float]:
+    """Answered requests that ended in the stage, prompt tokens prefilled, tokens generated there."""
+    requests = capture.requests
+    ended = requests.ok & (requests.done_ns >= stage.start_ns) & (requests.done_ns < stage.end_ns)
+    began = requests.ok & (requests.first_ns >= stage.start_ns) & (requests.first_ns < stage.end_ns)
+    inside = inside_share(windows, stage)
+    return {
+        "requests": float(ended.sum()),
+        "prompt_tokens": float(np.nansum(requests.n_input[began])),
+        "output_tokens": float((windows.columns["output_tok_s"] * inside).sum() * windows.width_ns / S),
+    }
+
+
+def inside_share(windows: Windows, stage: Stage) -> Floats:
+    """How much of each window lies in the stage."""
+    low = np.arange(len(windows), dtype=np.float64) * windows.width_ns
+    ends = np.minimum(low + windows.width_ns, stage.end_ns)
+    share: Floats = np.clip(ends - np.maximum(low, stage.start_ns), 0, None) / windows.width_ns
+    return share
+
+
+def per(amount: float | None, count: float) -> float | None:
+    """The amount a unit; None without either."""
+    return amount / count if amount is not None and count else None
+
+
+def energy_j(capture: Capture, stage: Stage) -> float | None:
+    """Joules of all devices over the stage; None where they were not measured throughout."""
+    counters, power = capture.of("energy_j_total"), capture.of("power_w")
+    each = [grown(signal, stage) for signal in counters.values()]
+    if not each:
+        each = [integral(signal, stage) for signal in power.values()]
+    known = [value for value in each if value is not None]
+    return sum(known) if known and len(known) == len(each) else None
+
+
+def grown(signal: Signal, stage: Stage) -> float | None:
+    """A counter's growth over the stage, between its neighbours; None across a reset or beyond its samples."""
+    if len(signal) < 2 or signal.t_ns[0] > stage.start_ns or signal.t_ns[-1] < stage.end_ns:
+        return None
+    low, high = np.searchsorted(signal.t_ns, (stage.start_ns, stage.end_ns))
+    if (np.diff(signal.values[max(low - 1, 0) : high + 1]) < 0).any():
+        return None
+    first, last = np.interp((stage.start_ns, stage.end_ns), signal.t_ns, signal.values)
+    return float(last - first)
+
+
+def integral(signal: Signal, stage: Stage) -> float | None:
+    """Integral of points over the stage by the trapezium; None beyond the samples."""
+    if len(signal) < 2 or signal.t_ns[0] > stage.start_ns or signal.t_ns[-1] < stage.end_ns:
+        return None
+    inside = (signal.t_ns > stage.start_ns) & (signal.t_ns < stage.end_ns)
+    t = np.concatenate([[stage.start_ns], signal.t_ns[inside], [stage.end_ns]]).astype(np.float64)
+    return float(np.trapezoid(np.interp(t, signal.t_ns, signal.values), t)) / S
+
+
+def request_activity(capture: Capture) -> Json:
+    """Mean activity during the prefill and the decode of the answered requests (each one's own is averaged)."""
+    found: Json = {}
+    for name in ACTIVITIES:
+        signal = first_of(capture.of(name))
+        if signal is not None and signal.has_windows:
+            prefill, decode = per_request(capture.requests, signal)
+            known = int((~np.isnan(decode)).sum())
+            found[name] = {"prefill": _mean(prefill), "decode": _mean(decode), "requests": known}
+    return found
+
+
+def _mean(values: Floats) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else None
+
+
+def links(windows: Windows) -> Json:
+    """PCIe and NVLink: rates, whether a ceiling was reached, and with which phase they go."""
+    found: Json = {}
+    for name in LINKS:
+        column = windows.columns.get(name)
+        if column is None or np.isnan(column[windows.used]).all():
+            continue
+        rate = column[windows.used]
+        known = rate[~np.isnan(rate)]
+        top = float(known.max())
+        at_top = float((known >= PLATEAU * top).mean())
+        with_phase = {
+            phase: None
+            if (one := spearman(windows.columns[figure][windows.used], rate)) is None
+            else one.value
+            for phase, figure in (("prefill", "prompt_tok_s"), ("decode", "output_tok_s"))
+        }
+        found[name] = {
+            "mean": float(known.mean()),
+            "max": top,
+            "share_at_max": at_top,
+            "saturated": top >= WORTH_BYTES_PER_S and at_top >= PLATEAU_SHARE,
+            "spearman": with_phase,
+        }
+    return found
+
+
+def roofline(windows: Windows) -> Json | None:
+    """SM activity estimated from token rates beside the measured, per stage; None with too few stages."""
+    measured = windows.columns.get("sm_active")
+    if measured is None:
+        return None
+    rates = np.stack([windows.columns["prompt_tok_s"], windows.columns["output_tok_s"]], axis=1)
+    known = windows.used & ~np.isnan(measured)
+    stages = [int(n) for n in np.unique(windows.stage[known]) if n >= 0]
+    if len(stages) < LEAST_STAGES:
+        return None
+    rows: list[Json] = []
+    for number in stages:
+        mine = known & (windows.stage == number)
+        estimated = _estimate(rates, measured, (known, mine))
+        rows.append({"stage": number, "measured": float(measured[mine].mean()), "estimated": estimated})
+    errors = np.array([row["estimated"] - row["measured"] for row in rows])
+    return {
+        "stages": rows,
+        "mean_absolute_error": float(np.abs(errors).mean()),
+        "worst_error": float(errors[np.argmax(np.abs(errors))]),
+    }
+
+
+def _estimate(rates: Floats, measured: Floats, which: tuple[Mask, Mask]) -> float:
+    """Non-negative least squares on the other stages' windows, taken at this one's mean rates."""
+    from scipy.optimize import nnls
+
+    known, mine = which
+    others = known & ~mine
+    design = np.column_stack([np.ones(int(others.sum())), rates[others]])
+    scale = np.maximum(design.max(axis=0), 1e-12)
+    solved = nnls(design / scale, measured[others])[0] / scale
+    return float(np.clip(solved @ np.concatenate([[1.0], rates[mine].mean(axis=0)]), 0, 1))
