@@ -102,7 +102,8 @@ def test_plan_json_has_units_and_no_secrets() -> None:
     ("url", "local"),
     [
         ("http://localhost:1", True), ("http://127.0.0.1", True), ("http://127.8.9.1:1", True),
-        ("http://[::1]:1", True), ("unix:/run/s", True), ("https://LOCALHOST", True), ("http://10.0.0.1", False), ("http://0.0.0.0", False),
+        ("http://[::1]:1", True), ("unix:/run/s", True),
+        ("https://LOCALHOST", True), ("http://10.0.0.1", False), ("http://0.0.0.0", False),
         ("http://localhost.example", False), ("http://127.evil.example", False), ("http://me@10.0.0.1", False),
     ],
 )  # fmt: skip

@@ -119,7 +119,7 @@ def raw_server(
     with listener:
         host = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}.get(family, "")
         listener.bind(address or (host, 0))
-        listener.listen(64)
+        listener.listen(256)
         server = RawServer(conducts, listener, tls, greet)
         port = listener.getsockname()[1] if host else 0
         name = f"[{host}]" if ":" in host else host
