@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 import orjson
 
 from loadgen.clients.dialect import PROMPT_MARK, Dialect
+from loadgen.errors import UsageError
 from loadgen.record import Outcome, Record
 from loadgen.schedule import ScheduleRow
 
@@ -115,7 +116,10 @@ class RequestWriter:
 
     def __init__(self, dialect: Dialect, body_fields: dict[str, Any], head: bytes, prompts: Prompts) -> None:
         fields = {**dialect.prompt_fields(PROMPT_MARK), **body_fields}
-        before, _, after = orjson.dumps(fields).partition(orjson.dumps(PROMPT_MARK)[1:-1])
+        before, mark, after = orjson.dumps(fields).partition(orjson.dumps(PROMPT_MARK)[1:-1])
+        if not mark or "max_tokens" in fields:
+            own = ", ".join([*dialect.prompt_fields(""), "max_tokens"])
+            raise UsageError(f"--extra-body may not hold {own}: the schedule decides them")
         self._before, self._after = before, after[:-1]
         self._head = head
         self._prompts = prompts

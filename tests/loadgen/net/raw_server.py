@@ -69,9 +69,13 @@ class RawServer:
     """Accepts until closed; requests find their conduct by their ``x-case`` header. Counts what it accepts."""
 
     def __init__(
-        self, conducts: Mapping[str, Conduct], listener: socket.socket, tls: ssl.SSLContext | None = None
+        self,
+        conducts: Mapping[str, Conduct],
+        listener: socket.socket,
+        tls: ssl.SSLContext | None = None,
+        greet: bytes | None = None,
     ) -> None:
-        self.conducts, self.listener, self.tls = conducts, listener, tls
+        self.conducts, self.listener, self.tls, self.greet = conducts, listener, tls, greet
         self.accepted = 0
         self.heads: list[bytes] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -87,6 +91,10 @@ class RawServer:
 
     def _serve(self, sock: socket.socket) -> None:
         with contextlib.suppress(OSError), sock:
+            if self.greet is not None:
+                sock.recv(4096)
+                sock.sendall(self.greet)
+                return
             if self.tls is not None:
                 sock = self.tls.wrap_socket(sock, server_side=True)
             with sock:
@@ -104,14 +112,15 @@ def raw_server(
     family: socket.AddressFamily = socket.AF_INET,
     address: object = None,
     tls: ssl.SSLContext | None = None,
+    greet: bytes | None = None,
 ) -> Iterator[tuple[str, RawServer]]:
-    """(base URL, the server)."""
+    """(base URL, the server). *greet*: say this to the first bytes of each connection, and close it."""
     listener = socket.socket(family, socket.SOCK_STREAM)
     with listener:
         host = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}.get(family, "")
         listener.bind(address or (host, 0))
-        listener.listen(64)
-        server = RawServer(conducts, listener, tls)
+        listener.listen(256)
+        server = RawServer(conducts, listener, tls, greet)
         port = listener.getsockname()[1] if host else 0
         name = f"[{host}]" if ":" in host else host
         yield (f"http{'s' if tls else ''}://{name}:{port}" if host else f"unix:{address}"), server

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import socket
+import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -149,15 +150,14 @@ def in_turn(*names: str) -> list[Ask]:
 
 def closes_when_asked_again() -> dict[str, Conduct]:
     """``stay`` answers and stays; ``stale`` on a connection that has served closes at the request, unanswered."""
-    served: set[int] = set()
+    served: list[socket.socket] = []
 
     def stay(sock: socket.socket, head: bytes) -> bool:
-        served.add(id(sock))
+        served.append(sock)
         return says(whole(), stay=True)(sock, head)
 
     def stale(sock: socket.socket, head: bytes) -> bool:
-        if id(sock) in served:
-            served.clear()
+        if sock in served:
             return False
         return says(whole(), stay=True)(sock, head)
 
@@ -211,20 +211,14 @@ def test_nothing_is_retried_after_a_byte_of_the_answer() -> None:
 
 def test_there_is_no_cap_on_connections() -> None:
     """Every request is answered only when all have come: a cap would let none end."""
-    waiting: list[bytes] = []
+    all_here = threading.Barrier(150, timeout=10)
 
     def together(sock: socket.socket, head: bytes) -> bool:
         read_body(sock, head)
-        waiting.append(head)
-        while len(waiting) < 150:
-            sock.settimeout(5)
-            threading_pause.wait(0.005)
+        all_here.wait()
         sock.sendall(whole())
         return False
 
-    import threading
-
-    threading_pause = threading.Event()
     with raw_server({"together": together}) as (url, server):
         rows = driven({"url": url, "requests": in_turn(*["together"] * 150)})
         assert server.accepted == 150
