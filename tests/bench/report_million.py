@@ -23,8 +23,8 @@ from tests.loadgen.analysis.run_builder import MS, T0_NS, RunBuilder, request
 DISTINCT = 512
 
 
-def write_run(directory: Path, rows: int, chunks: int) -> None:
-    """An open run of 1,000 requests a second with lognormal gaps, usage reported continuously."""
+def write_run(directory: Path, rows: int, chunks: int, apart_ns: int = MS) -> None:
+    """An open run, a request every *apart_ns*, with lognormal gaps, usage reported continuously."""
     RunBuilder(directory, scheduled=rows, options={"slo": ["ttft=500ms", "chat:itl@p99=80ms"]}).write()
     rng = np.random.default_rng(7)
     tails = []
@@ -37,7 +37,7 @@ def write_run(directory: Path, rows: int, chunks: int) -> None:
         file.truncate(0)
         file.write(whole[0] + "\n")
         for index in range(rows):
-            line, due = tails[index % DISTINCT], T0_NS + index * MS
+            line, due = tails[index % DISTINCT], T0_NS + index * apart_ns
             first = due + int(rng.integers(40, 400)) * MS + index % 997
             instants = {
                 "id": f"0123456789abcdef-{index}", "index": index, "due_ns": due, "taken_ns": due + 90_000,

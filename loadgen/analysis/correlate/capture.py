@@ -71,8 +71,10 @@ class Requests:
     n_output: Floats
     connect_ns: Floats
     ok: Mask
-    token_blocks: Callable[[], Iterator[TokenBlock]]
-    """Every chunk of the answered requests, block by block: a long run's do not fit into memory."""
+    token_blocks: Callable[[int], Iterator[TokenBlock]]
+    """Every chunk of each n-th answered request, block by block: a long run's do not fit into memory."""
+    memo: dict[str, tuple[Floats, Floats, Floats]] = field(default_factory=dict, repr=False)
+    """Sums over all chunks that are asked for more than once."""
 
     def __len__(self) -> int:
         return len(self.sent_ns)

@@ -129,15 +129,14 @@ def _requests(asked: list[dict[str, Any]], origin_ns: int) -> Requests:
     def counts(name: str) -> Floats:
         return np.array([row[name] if row.get(name) is not None else math.nan for row in asked], np.float64)
 
-    def blocks() -> Iterator[TokenBlock]:
-        for row, good in zip(asked, answered, strict=True):
-            if good:
-                after_ms = np.array(row["tok_ms"], np.float64)
-                yield (
-                    row["sent_ns"] - origin_ns + np.rint(after_ms * 1e6).astype(np.int64),
-                    np.diff(after_ms, prepend=np.nan) * 1e6,
-                    np.ones(len(after_ms)),
-                )
+    def blocks(every: int = 1) -> Iterator[TokenBlock]:
+        for row in [row for row, good in zip(asked, answered, strict=True) if good][::every]:
+            after_ms = np.array(row["tok_ms"], np.float64)
+            yield (
+                row["sent_ns"] - origin_ns + np.rint(after_ms * 1e6).astype(np.int64),
+                np.diff(after_ms, prepend=np.nan) * 1e6,
+                np.ones(len(after_ms)),
+            )
 
     return Requests(
         instants("scheduled_ns", "sent_ns"), instants("sent_ns"), instants("first_ns"), instants("last_ns"),

@@ -12,7 +12,7 @@ from loadgen.analysis.correlate.recorded import read_recorded
 from loadgen.analysis.correlate.samples import SamplesReader
 from loadgen.analysis.correlate.series import name_gaps
 from loadgen.analysis.load import Run, load_run
-from loadgen.analysis.rows import Rows
+from loadgen.analysis.rows import Ints, Rows
 from loadgen.errors import UsageError
 from loadgen.record import Outcome
 
@@ -86,11 +86,11 @@ def requests_of(rows: Rows) -> Requests:
     return Requests(
         rows.instant("due_ns"), rows.instant("sent_ns"), rows.instant("first_ns"), rows.instant("last_ns"),
         rows.instant("done_ns"), rows.number("n_input"), rows.number("n_output"),
-        rows.between("taken_ns", "sent_ns"), ok, lambda: token_blocks(rows, np.flatnonzero(ok)),
+        rows.between("taken_ns", "sent_ns"), ok, lambda every: token_blocks(rows, np.flatnonzero(ok)[::every]),
     )  # fmt: skip
 
 
-def token_blocks(rows: Rows, places: np.ndarray) -> Iterator[TokenBlock]:
+def token_blocks(rows: Rows, places: Ints) -> Iterator[TokenBlock]:
     """Chunks of the rows, some millions at a time. A chunk counts as one token unless the server said otherwise;
     then the answer's tokens are shared out over its chunks."""
     counts = rows.gaps.count[places]
@@ -100,17 +100,33 @@ def token_blocks(rows: Rows, places: np.ndarray) -> Iterator[TokenBlock]:
             yield _block(rows, part)
 
 
-def _block(rows: Rows, places: np.ndarray) -> TokenBlock:
+def _block(rows: Rows, places: Ints) -> TokenBlock:
     count = rows.gaps.count[places]
-    at = np.repeat(rows.gaps.start[places] - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
-    low = int(at.min(initial=0))
-    gap = rows.gaps.ns(low, int(at.max(initial=-1)) + 1)[at - low] if len(at) else np.zeros(0, np.int64)
-    ends = np.cumsum(gap)
-    before = np.concatenate([[0], ends])[np.cumsum(count) - count]
-    first = rows.instant("first_ns")[places]
-    t_ns = np.concatenate([first, np.repeat(first - before, count) + ends])
+    begin = np.cumsum(count) - count
+    gap = _gaps_of(rows, places, begin)
     n_output = rows.number("n_output")[places]
     each = np.where(n_output > 0, n_output / (count + 1), 1.0)
-    tokens = np.concatenate([each, np.repeat(each, count)])
-    per_token = np.concatenate([np.full(len(places), np.nan), gap / np.repeat(each, count)])
-    return t_ns, per_token, tokens
+    first = rows.instant("first_ns")[places]
+    ends = np.cumsum(gap)
+    before = np.where(begin > 0, ends[begin - 1], 0) if len(ends) else begin
+    t_ns = np.concatenate([first, np.repeat(first - before, count) + ends])
+    of_gap = np.repeat(each, count)
+    per_token = np.concatenate([np.full(len(places), np.nan), gap / of_gap])
+    return t_ns, per_token, np.concatenate([each, of_gap])
+
+
+def _gaps_of(rows: Rows, places: Ints, begin: Ints) -> Ints:
+    """The rows' gaps in one array, ns."""
+    start, count = rows.gaps.start[places], rows.gaps.count[places]
+    if not count.sum():
+        return np.zeros(0, np.int64)
+    low, high = int(start.min()), int((start + count).max())
+    if high - low == count.sum() and (start - low == begin).all():
+        return rows.gaps.ns(low, high)  # as they lie in the file
+    at = np.repeat(start - begin, count) + np.arange(int(count.sum()))
+    gaps = rows.gaps.flat[at].astype(np.int64)
+    wide = np.searchsorted(rows.gaps.wide_at, at)
+    found = wide < len(rows.gaps.wide_at)
+    found[found] = rows.gaps.wide_at[wide[found]] == at[found]
+    gaps[found] = rows.gaps.wide_ns[wide[found]]
+    return gaps

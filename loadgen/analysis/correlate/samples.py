@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -12,14 +13,12 @@ from gpu_sidecar.clock import Segment, segment_from_json
 from gpu_sidecar.sample import FORMAT, VERSION
 from loadgen.analysis.correlate.capture import ClockOffset, S, Signal, SignalKey
 from loadgen.analysis.correlate.recorded import POWER_BUFFER
-from loadgen.analysis.correlate.series import SignalBuilder
+from loadgen.analysis.correlate.series import SignalBuilder, Table
 from loadgen.analysis.rows import Ints
 
 NOT_ANALYSED = ("agent_", "scrape_seconds")
 SAID_EVENTS = ("source_down", "device_down", "field_off", "clock_step", "xid", "agent_stalled", "sink_failed")
 MOST_SAID = 10
-
-Row = dict[str, object]
 
 
 class SamplesReader:
@@ -29,6 +28,7 @@ class SamplesReader:
         self.path = path
         self.missing: list[str] = []
         self._builder = SignalBuilder()
+        self._tables: dict[tuple[str, ...], Table] = {}
         self._segments: dict[int, Segment] = {}
         self._nulls: dict[tuple[str, str], None] = {}
         self._events: list[tuple[str, str, int]] = []
@@ -46,7 +46,7 @@ class SamplesReader:
                 except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
                     self._torn += 1
 
-    def _take_line(self, row: dict[str, object]) -> None:
+    def _take_line(self, row: dict[str, Any]) -> None:
         kind = row["type"]
         if kind == "sample":
             self._sample(row)
@@ -68,25 +68,29 @@ class SamplesReader:
         elif kind == "end":
             self._ended = True
 
-    def _sample(self, row: dict[str, object]) -> None:
-        t_ns = row["t_ns"]
-        start_ns = row.get("start_ns", t_ns)
-        values = row["values"]
-        labels = row.get("labels")
-        if not isinstance(t_ns, int) or not isinstance(start_ns, int) or not isinstance(values, dict):
-            raise TypeError("a sample without instants or values")
-        pid = str(labels.get("pid", "")) if isinstance(labels, dict) else ""
-        device = str(row["device"])
-        self._epochs.setdefault(int(str(row.get("epoch", 0))), t_ns)
-        for name, value in values.items():
-            if not name.startswith(NOT_ANALYSED):
-                self._builder.add(SignalKey(name, device, pid), start_ns, t_ns, float(value))
-        nulls = row.get("nulls")
-        for name, reason in nulls.items() if isinstance(nulls, dict) else ():
-            self._nulls[(str(name), str(reason))] = None
-        series = row.get("series")
-        for name, points in series.items() if isinstance(series, dict) else ():
-            self._points(name, device, points)
+    def _sample(self, row: dict[str, Any]) -> None:
+        t_ns, values, labels = row["t_ns"], row["values"], row.get("labels")
+        epoch = row.get("epoch", 0)
+        if epoch not in self._epochs:
+            self._epochs[int(epoch)] = int(t_ns)
+        shape = (row["device"], labels.get("pid", "") if labels else "", *values)
+        if (table := self._tables.get(shape)) is None:
+            table = self._new_table(shape)
+        if len(table.keys) == len(values):
+            table.add(row.get("start_ns", t_ns), t_ns, values.values())
+        elif table.keys:
+            kept = [value for name, value in values.items() if not name.startswith(NOT_ANALYSED)]
+            table.add(row.get("start_ns", t_ns), t_ns, kept)
+        if nulls := row.get("nulls"):
+            self._nulls |= dict.fromkeys((str(name), str(reason)) for name, reason in nulls.items())
+        for name, points in (row.get("series") or {}).items():
+            self._points(name, str(row["device"]), points)
+
+    def _new_table(self, shape: tuple[str, ...]) -> Table:
+        device, pid, *names = shape
+        keys = (SignalKey(name, str(device), str(pid)) for name in names if not name.startswith(NOT_ANALYSED))
+        self._tables[shape] = self._builder.table(tuple(keys))
+        return self._tables[shape]
 
     def _points(self, name: str, device: str, points: list[tuple[int, float]]) -> None:
         """A driver's buffer; a value covers the time since its predecessor."""

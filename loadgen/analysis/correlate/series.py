@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
 from loadgen.analysis.correlate.capture import S, Signal, SignalKey
+from loadgen.analysis.rows import Ints
 
 LEAST_GAP_NS = 2 * S
 GAP_INTERVALS = 5
@@ -17,34 +18,80 @@ NAMED = 5
 """Gaps that are named one by one; the rest is a count."""
 
 
+class Table:
+    """Rows of one shape: the same metrics of the same device and process, one value each."""
+
+    __slots__ = ("keys", "start", "t", "values")
+
+    def __init__(self, keys: tuple[SignalKey, ...]) -> None:
+        self.keys = keys
+        self.start: array[int] = array("q")
+        self.t: array[int] = array("q")
+        self.values: array[float] = array("d")
+
+    def add(self, start_ns: int, t_ns: int, values: Collection[float]) -> None:
+        """One row. Raises TypeError for a value that is no number, and then keeps nothing of it."""
+        size = len(self.values)
+        try:
+            self.values.extend(values)
+            self.t.append(t_ns)
+            self.start.append(start_ns)
+        except (TypeError, OverflowError):
+            rows = min(len(self.t), len(self.start))
+            del self.values[size:], self.t[rows:], self.start[rows:]
+            raise
+
+
 class SignalBuilder:
-    """Collects values of many series; `take` gives each in time order."""
+    """Collects rows by their shape (a day of samples is many millions of values); `take` gives series."""
 
     def __init__(self) -> None:
-        self._start: dict[SignalKey, array[int]] = defaultdict(lambda: array("q"))
-        self._t: dict[SignalKey, array[int]] = defaultdict(lambda: array("q"))
-        self._values: dict[SignalKey, array[float]] = defaultdict(lambda: array("d"))
+        self._tables: dict[tuple[SignalKey, ...], Table] = {}
+
+    def table(self, keys: tuple[SignalKey, ...]) -> Table:
+        """The table of rows of these series."""
+        if keys not in self._tables:
+            self._tables[keys] = Table(keys)
+        return self._tables[keys]
 
     def add(self, key: SignalKey, start_ns: int, t_ns: int, value: float) -> None:
         """One value over its window."""
-        self._start[key].append(start_ns)
-        self._t[key].append(t_ns)
-        self._values[key].append(value)
+        self.table((key,)).add(start_ns, t_ns, (value,))
 
     def take(self) -> tuple[dict[SignalKey, Signal], int]:
-        """The series, and how many rows stood out of their order."""
-        found, unordered = {}, 0
-        for key, stamps in self._t.items():
-            t = np.frombuffer(stamps, np.int64)
-            start = np.frombuffer(self._start[key], np.int64)
-            values = np.frombuffer(self._values[key], np.float64)
-            unordered = max(unordered, int((np.diff(t) < 0).sum()))
-            order = np.argsort(t, kind="stable")
-            first = np.ones(len(t), np.bool_)
-            first[1:] = np.diff(t[order]) > 0  # an instant twice is the same sample twice
-            order = order[first]
-            found[key] = Signal(start[order], t[order], values[order])
-        return found, unordered
+        """The series in time order, and how many rows stood out of theirs."""
+        parts: dict[SignalKey, list[tuple[Table, int]]] = defaultdict(list)
+        for table in self._tables.values():
+            for place, key in enumerate(table.keys):
+                parts[key].append((table, place))
+        unordered = max(
+            (int((np.diff(_ints(table.t)) < 0).sum()) for table in self._tables.values()), default=0
+        )
+        return {key: joined(mine) for key, mine in parts.items()}, unordered
+
+
+def _ints(stamps: array[int]) -> Ints:
+    return np.frombuffer(stamps, np.int64) if stamps else np.zeros(0, np.int64)
+
+
+def joined(parts: list[tuple[Table, int]]) -> Signal:
+    """One series from its columns in several tables; an instant twice is the same sample twice."""
+    t = np.concatenate([_ints(table.t) for table, _ in parts])
+    start = np.concatenate([_ints(table.start) for table, _ in parts])
+    values = np.concatenate(
+        [
+            np.frombuffer(table.values, np.float64)[place :: len(table.keys)]
+            for table, place in parts
+            if table.t
+        ]
+    )
+    if (np.diff(t) > 0).all():
+        return Signal(start, t, values)
+    order = np.argsort(t, kind="stable")
+    first = np.ones(len(t), np.bool_)
+    first[1:] = np.diff(t[order]) > 0
+    order = order[first]
+    return Signal(start[order], t[order], values[order])
 
 
 def gaps(signal: Signal) -> list[tuple[int, int]]:

@@ -13,9 +13,11 @@ import numpy as np
 
 from loadgen.analysis.correlate.capture import Capture, S, Signal, Stage
 from loadgen.analysis.correlate.windows import Windows, combined, mean_over
+from loadgen.analysis.rows import Floats
 
 Json = dict[str, Any]
 
+MOST_GAPS = 4_000_000
 KV_FULL = 0.90
 QUEUE_SHARE = 0.5
 ONE_CORE = (0.95, 1.1)
@@ -43,16 +45,16 @@ def stage_figures(capture: Capture, windows: Windows) -> list[Json]:
 
 
 def gap_medians(capture: Capture) -> list[float | None]:
-    """Median gap per token in each stage, ms, from at most a million chunks a stage."""
-    kept: list[list[np.ndarray]] = [[] for _ in capture.stages]
-    sizes = [0] * len(capture.stages)
-    for t_ns, gap, _ in capture.requests.token_blocks():
+    """Median gap per token in each stage, ms; of every n-th request where there are very many tokens."""
+    tokens = float(np.nansum(capture.requests.n_output))
+    kept: list[list[Floats]] = [[] for _ in capture.stages]
+    for t_ns, gap, _ in capture.requests.token_blocks(max(1, int(tokens / MOST_GAPS))):
         later = ~np.isnan(gap)
+        at, own = t_ns[later], gap[later]
         for number, stage in enumerate(capture.stages):
-            mine = gap[later & (t_ns >= stage.start_ns) & (t_ns < stage.end_ns)]
-            if sizes[number] < 1 << 20 and len(mine):
-                kept[number].append(mine)
-                sizes[number] += len(mine)
+            mine = (at >= stage.start_ns) & (at < stage.end_ns)
+            if mine.any():
+                kept[number].append(own[mine])
     return [float(np.median(np.concatenate(parts))) / 1e6 if parts else None for parts in kept]
 
 

@@ -19,6 +19,7 @@ from loadgen.errors import UsageError
 LEAST_WINDOW_NS = S // 5
 EDGE_NS = S
 COVERED = 0.5
+FINE_NS = S // 10
 COUNTERS = ("energy_j_total", "host_cpu_s_total")
 RATE_NAMES = {"energy_j_total": "energy_w", "host_cpu_s_total": "host_cpu_cores"}
 ADDED = ("fb_used_bytes", "fb_free_bytes", "power_w", "power_buffer_w", "power_avg_w", "energy_w", "host_cpu_cores",
@@ -107,14 +108,33 @@ def client_columns(requests: Requests, edges: Ints) -> dict[str, Floats]:
 
 def token_sums(requests: Requests, edges: Ints) -> tuple[Floats, Floats, Floats]:
     """Tokens in each window; ns of the gaps that ended there, and the tokens those gaps were for."""
+    width = int(edges[1] - edges[0])
+    if width % FINE_NS or edges[0]:
+        return _token_sums(requests, edges)
+    if "tokens" not in requests.memo:  # every chunk of a long run is gone through once only
+        last = int(requests.last_ns[requests.ok].max(initial=0))
+        fine = np.arange(last // FINE_NS + 2, dtype=np.int64) * FINE_NS
+        requests.memo["tokens"] = _token_sums(requests, fine)
+    wanted, each = int(edges[-1]) // FINE_NS, width // FINE_NS
+    tokens, gap_ns, gap_tokens = (
+        np.pad(fine[:wanted], (0, max(wanted - len(fine), 0))).reshape(-1, each).sum(axis=1)
+        for fine in requests.memo["tokens"]
+    )
+    return tokens, gap_ns, gap_tokens
+
+
+def _token_sums(requests: Requests, edges: Ints) -> tuple[Floats, Floats, Floats]:
     n = len(edges) - 1
     tokens, gap_ns, gap_tokens = np.zeros(n), np.zeros(n), np.zeros(n)
-    for t_ns, gap, weight in requests.token_blocks():
+    for t_ns, gap, weight in requests.token_blocks(1):
         place = place_of(t_ns, edges)
-        tokens += np.bincount(place, weight, n + 1)[:n]
+        low, high = int(place.min(initial=n)), int(place.max(initial=0)) + 1
+        place -= low
         later = ~np.isnan(gap)
-        gap_ns += np.bincount(place[later], gap[later] * weight[later], n + 1)[:n]
-        gap_tokens += np.bincount(place[later], weight[later], n + 1)[:n]
+        here = np.where(later, weight, 0.0)
+        sums = (np.bincount(place, w, high - low) for w in (weight, np.where(later, gap, 0.0) * here, here))
+        for total, found in zip((tokens, gap_ns, gap_tokens), sums, strict=True):
+            total[low : min(high, n)] += found[: n - low]
     return tokens, gap_ns, gap_tokens
 
 
