@@ -145,8 +145,9 @@ class _Cost:
 
     @staticmethod
     def _cpu_s(children: list[int]) -> float:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        own = usage.ru_utime + usage.ru_stime
+        # RUSAGE_CHILDREN holds the children that ended: without it a crashed child's time would vanish
+        usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        own = sum(usage.ru_utime + usage.ru_stime for usage in usages)
         return own + sum(process_cpu_s(pid) or 0.0 for pid in children)
 
     def values(self, children: list[int]) -> dict[str, float]:

@@ -34,7 +34,7 @@ class Session:
     busy: bool = False
     failed: str | None = None
     free_since_ns: int = 0
-    waiting: deque[Request] = field(default_factory=deque)
+    waiting: list[Request] = field(default_factory=list)
 
 
 class Dispatcher:
@@ -50,8 +50,9 @@ class Dispatcher:
         caps: Caps = Caps(),
     ) -> None:
         self._queue, self._clock, self._send, self._settle = queue, clock, send, settle
-        self._timer = make_timer(self._wake)
+        self._timer, self._end = make_timer(self._wake), make_timer(self._end_by_time)
         self._caps = caps
+        self._empty_slots = caps.concurrency or 0
         self._held: deque[tuple[Request, int]] = deque()
         self._later: list[tuple[int, int, Request]] = []
         self._order = itertools.count()
@@ -79,46 +80,75 @@ class Dispatcher:
         """Begin: slots of a closed loop are released at *t0_ns*, open-loop rows carry their own instants."""
         self._t0_ns = t0_ns
         self._timer.at(t0_ns)
+        if self._caps.stop_after_ns is not None:
+            self._end.at(t0_ns + self._caps.stop_after_ns)
+
+    @property
+    def _closed(self) -> bool:
+        return self._caps.concurrency is not None
 
     def _wake(self) -> None:
         if self.stopped is not None:
             return
-        if self._caps.concurrency is not None:
-            for _ in range(self._caps.concurrency - self.in_flight):
-                self._fill_slot(self._t0_ns)
-            return
-        self._send_due()
+        self._send_turns()
+        while self._empty_slots:
+            self._empty_slots -= 1
+            self._fill_slot(self._t0_ns)
+        if not self._closed:
+            self._send_due()
+        self._set_alarm()
 
-    # Closed loop: due is the release of the slot.
+    def _send_turns(self) -> None:
+        """Turns whose think time is over."""
+        now = self._clock.now_ns()
+        while self._later and self._later[0][0] <= now:
+            self._offer(heapq.heappop(self._later)[2], now)
+
+    # Closed loop: due is the release of the slot. A slot takes a row, or a whole session turn by turn.
 
     def _fill_slot(self, released_ns: int) -> None:
-        limit = self._caps.stop_after_ns
-        if limit is not None and released_ns >= self._t0_ns + limit:
-            self._drop_rest_silently()
+        if self._is_over(released_ns):
+            self._end_by_time()
             return
         request = self._queue.pop()
-        if request is not None:
-            request.record.due_ns = released_ns
+        if request is None:
+            return
+        request.record.due_ns = released_ns
+        name = request.record.session
+        if name is None:
             self._take(request)
+            return
+        session = self._sessions[name] = Session()
+        last = request.last
+        while not last and (turn := self._queue.peek()) is not None and turn.record.session == name:
+            self._queue.pop()
+            turn.record.due_ns = released_ns
+            self._append(session, turn)
+            last = turn.last
+        self._start_turn(session, request, self._clock.now_ns())
 
-    def _drop_rest_silently(self) -> None:
+    def _is_over(self, instant_ns: int) -> bool:
+        limit = self._caps.stop_after_ns
+        return limit is not None and instant_ns >= self._t0_ns + limit
+
+    def _end_by_time(self) -> None:
         """A closed loop that ends by time has no rows beyond it: they were never scheduled."""
-        self.stopped = self.stopped or "duration"
+        if self.stopped is None:
+            while self._later and not self._is_over(self._later[0][0]):
+                self._take(heapq.heappop(self._later)[2])
+            self.stopped = "duration"
 
     # Open loop: due is the schedule's.
 
     def _send_due(self) -> None:
         now = self._clock.now_ns()
-        while self._later and self._later[0][0] <= now:
-            self._offer(heapq.heappop(self._later)[2], now)
         while (request := self._queue.peek()) is not None and request.record.due_ns <= now:
             self._queue.pop()
             self._arrange(request, now)
             now = self._clock.now_ns()
-        self._set_alarm()
 
     def _set_alarm(self) -> None:
-        request = self._queue.peek()
+        request = None if self._closed else self._queue.peek()
         instants = [request.record.due_ns] if request is not None else []
         if self._later:
             instants.append(self._later[0][0])
@@ -137,13 +167,19 @@ class Dispatcher:
         if session.failed is not None:
             self._give_up(record, session.failed)
         elif session.busy or session.waiting:
-            session.waiting.append(request)
-            self._turns_waiting += 1
+            self._append(session, request)
         else:
             self._start_turn(session, request, now)
 
+    def _append(self, session: Session, request: Request) -> None:
+        session.waiting.append(request)
+        self._turns_waiting += 1
+        if len(session.waiting) == 1:
+            self._queue.soon(request)
+
     def _start_turn(self, session: Session, request: Request, now: int) -> None:
         session.busy = True
+        self._queue.complete(request)
         if session.free_since_ns:
             due = max(request.record.due_ns, session.free_since_ns + (request.think_ns or 0))
             request.record.due_ns = due
@@ -153,7 +189,7 @@ class Dispatcher:
         self._offer(request, now)
 
     def _offer(self, request: Request, noticed_ns: int) -> None:
-        cap = self._caps.max_concurrency
+        cap = None if self._closed else self._caps.max_concurrency
         if cap is not None and (self._held or self.in_flight >= cap):
             self._held.append((request, noticed_ns))
         else:
@@ -168,16 +204,23 @@ class Dispatcher:
 
     # The answer's side.
 
-    def answered(self, done_ns: int) -> None:
-        """An exchange is over since *done_ns* (the last byte's own instant): its slot is free."""
+    def answered(self, record: Record) -> None:
+        """An exchange is over since ``done_ns`` (the last byte's own instant): its slot or its place is free.
+
+        A session keeps its slot while it has turns to come.
+        """
+        assert record.done_ns is not None
         self.in_flight -= 1
         if self.stopped is not None:
             return
-        if self._caps.concurrency is not None:
-            self._fill_slot(done_ns)
+        if self._closed:
+            session = self._sessions.get(record.session or "")
+            if session is None or not session.waiting:
+                self._sessions.pop(record.session or "", None)
+                self._fill_slot(record.done_ns)
         elif self._held:
             request, noticed_ns = self._held.popleft()
-            self._take(request, max(0, done_ns - noticed_ns))
+            self._take(request, max(0, record.done_ns - noticed_ns))
 
     def settled(self, record: Record) -> None:
         """The outcome of a turn is known: its session goes on after the think time, or ends."""
@@ -187,14 +230,23 @@ class Dispatcher:
         session.busy = False
         session.free_since_ns = record.done_ns or self._clock.now_ns()
         if record.outcome is not Outcome.OK:
-            session.failed = f"its session ended: turn {record.turn} was {record.outcome}"
-            while session.waiting:
-                self._turns_waiting -= 1
-                self._give_up(session.waiting.popleft().record, session.failed)
+            self._end_session(session, f"its session ended: turn {record.turn} was {record.outcome}")
+            if self._closed:
+                self._sessions.pop(record.session or "")
+                self._fill_slot(session.free_since_ns)
         elif session.waiting:
             self._turns_waiting -= 1
-            self._start_turn(session, session.waiting.popleft(), self._clock.now_ns())
+            self._start_turn(session, session.waiting.pop(0), self._clock.now_ns())
+            if session.waiting:
+                self._queue.soon(session.waiting[0])
             self._set_alarm()
+
+    def _end_session(self, session: Session, reason: str) -> None:
+        session.failed = reason
+        self._turns_waiting -= len(session.waiting)
+        for request in session.waiting:
+            self._give_up(request.record, reason)
+        session.waiting.clear()
 
     def _give_up(self, record: Record, reason: str) -> None:
         record.outcome, record.error = Outcome.NOT_SENT, reason
@@ -207,6 +259,7 @@ class Dispatcher:
             return
         self.stopped = reason
         self._timer.stop()
+        self._end.stop()
         parked = [request for request, _ in self._held] + [request for _, _, request in self._later]
         parked += [request for session in self._sessions.values() for request in session.waiting]
         for request in parked:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import os
 import socket
+import ssl
 import uuid
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -62,9 +63,7 @@ class Prober:
             answer = connection.getresponse()
             return answer.status, answer.read()
         except (OSError, http.client.HTTPException) as error:
-            code = getattr(error, "errno", None)
-            words = os.strerror(code).lower() if isinstance(code, int) else str(error) or "no answer"
-            raise UnreachableError(f"cannot reach {self._base_url}: {words}") from None
+            raise UnreachableError(f"cannot reach {self._base_url}: {failure_words(error)}") from None
         finally:
             connection.close()
 
@@ -75,6 +74,14 @@ class Prober:
             return status, orjson.loads(raw)
         except orjson.JSONDecodeError:
             return status, None
+
+
+def failure_words(error: Exception) -> str:
+    """Why nobody answered, as a person says it. An SSLError's errno is OpenSSL's, not the system's."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {str(error).rpartition('] ')[2]}"
+    code = getattr(error, "errno", None)
+    return os.strerror(code).lower() if isinstance(code, int) else str(error) or "no answer"
 
 
 class _TargetConnection(http.client.HTTPConnection):

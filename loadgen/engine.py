@@ -48,6 +48,8 @@ class EngineOptions:
     drain_timeout_ns: int
     open_ahead: int
     breaker: Breaker
+    on_answer_text: Callable[[Record, str], None] | None = None
+    """Told what a session's turn was answered, before its next turn may go."""
 
 
 class Engine:
@@ -147,9 +149,8 @@ class Engine:
         self._wake_idle()
 
     def _answered(self, exchange: Exchange) -> None:
-        assert exchange.record.done_ns is not None
         del self._in_flight[exchange]
-        self.dispatcher.answered(exchange.record.done_ns)
+        self.dispatcher.answered(exchange.record)
         self._parse.append(exchange)
         if len(self._parse) > PARSE_BACKLOG:
             self._settle(self._parse.popleft())
@@ -182,7 +183,7 @@ class Engine:
         if exchange.ending is not None or not _is_stream(exchange):
             return
         try:
-            _read(exchange, self.options.dialect)
+            self._read(exchange)
         except ValueError as error:
             if exchange.connection is not None:
                 exchange.connection.abort(Outcome.PROTOCOL, str(error))
@@ -192,15 +193,46 @@ class Engine:
         record = exchange.record
         record.status = exchange.status or None
         decided = record.outcome if record.outcome is not Outcome.NOT_SENT or record.error else None
+        text = ""
         if exchange.status:
             try:
-                _settle_answer(exchange, self.options.dialect)
+                text = self._settle_answer(exchange)
             except ValueError as error:
                 record.outcome, record.error = Outcome.PROTOCOL, str(error)
         if decided is not None:
             record.outcome = decided
         self._write(record)
+        if self.options.on_answer_text is not None:
+            self.options.on_answer_text(record, text)
         self.dispatcher.settled(record)
+
+    def _read(self, exchange: Exchange) -> AnswerReader:
+        """Feed what has come to the exchange's reader. Raises ValueError for what cannot be decoded."""
+        reader = exchange.reader
+        if reader is None:
+            keep = self.options.on_answer_text is not None and exchange.record.session is not None
+            reader = exchange.reader = AnswerReader(self.options.dialect.carrier, keep_text=keep)
+        for stamp_ns, piece in exchange.take_pieces():
+            reader.feed(stamp_ns, piece)
+        return reader
+
+    def _settle_answer(self, exchange: Exchange) -> str:
+        """Fill the record in; the answer's text where it is wanted."""
+        record = exchange.record
+        if _is_stream(exchange):
+            reader = self._read(exchange)
+            reader.settle(record, ended_whole=exchange.ending is Ending.WHOLE)
+            return reader.text
+        pieces = exchange.take_pieces()
+        body = b"".join(piece for _, piece in pieces)
+        if not 200 <= exchange.status < 300:
+            settle_refusal(record, exchange.status, body, exchange.hints)
+        elif exchange.ending is not Ending.WHOLE:
+            record.outcome = Outcome.TRUNCATED
+        else:
+            stamp_ns = pieces[-1][0] if pieces else record.done_ns or 0
+            return settle_whole(record, body, stamp_ns, self.options.dialect.carrier)
+        return ""
 
     def _settle_unsent(self, record: Record) -> None:
         self._write(record)
@@ -272,28 +304,3 @@ class Engine:
 
 def _is_stream(exchange: Exchange) -> bool:
     return exchange.is_event_stream and 200 <= exchange.status < 300
-
-
-def _read(exchange: Exchange, dialect: Dialect) -> AnswerReader:
-    """Feed what has come to the exchange's reader. Raises ValueError for what cannot be decoded."""
-    reader = exchange.reader
-    if reader is None:
-        reader = exchange.reader = AnswerReader(dialect.carrier)
-    for stamp_ns, piece in exchange.take_pieces():
-        reader.feed(stamp_ns, piece)
-    return reader
-
-
-def _settle_answer(exchange: Exchange, dialect: Dialect) -> None:
-    record = exchange.record
-    if _is_stream(exchange):
-        _read(exchange, dialect).settle(record, ended_whole=exchange.ending is Ending.WHOLE)
-        return
-    pieces = exchange.take_pieces()
-    body = b"".join(piece for _, piece in pieces)
-    if not 200 <= exchange.status < 300:
-        settle_refusal(record, exchange.status, body, exchange.hints)
-    elif exchange.ending is not Ending.WHOLE:
-        record.outcome = Outcome.TRUNCATED
-    else:
-        settle_whole(record, body, pieces[-1][0] if pieces else record.done_ns or 0, dialect.carrier)

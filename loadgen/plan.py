@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -22,8 +23,16 @@ from loadgen.slo import parse_objectives
 Duration = Annotated[int, BeforeValidator(parse_duration_ns)]
 """Nanoseconds; written as ``"30s"``, ``"500ms"`` or a bare number of seconds."""
 
+
+def _length(value: Any) -> str:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Length = Annotated[str, BeforeValidator(_length)]
+"""A number of tokens or a length model, as text."""
+
+SessionMode = Literal["timestamp", "idle-gap", "think-only"]
 BURSTY = ("gamma", "weibull", "poisson-gamma")
-LOOPBACK_HOSTS = {"localhost", "127.0.0.1", "::1"}
 
 
 class Limits(BaseModel):
@@ -41,10 +50,11 @@ def _option(default: Any, text: str, *flags: str, group: str, **kwargs: Any) -> 
     return Field(default=default, description=text, json_schema_extra=extra, **kwargs)
 
 
-TARGET, LOAD, SYNTH, LIMIT, RUN = (
+TARGET, LOAD, SYNTH, SESSION, LIMIT, RUN = (
     "target",
     "load from a trace",
     "load from an arrival model",
+    "sessions",
     "limits and objectives",
     "the run",
 )
@@ -67,6 +77,14 @@ class Plan(BaseModel):
     request_timeout: Duration = _option(
         parse_duration_ns("10m"), "give a request up after this long from its sending", group=TARGET, gt=0
     )
+    reuse: int | None = _option(
+        None, "requests a connection may serve (1: a new one each; default: no limit)", group=TARGET, ge=1
+    )
+    tls_ca: Path | None = _option(None, "CA certificates to trust instead of the system's", group=TARGET)
+    tls_cert: Path | None = _option(None, "client certificate", group=TARGET)
+    tls_key: Path | None = _option(None, "its key", group=TARGET)
+    tls_server_name: str | None = _option(None, "name to verify, when the URL has another", group=TARGET)
+    tls_insecure: bool = _option(False, "do not verify the server's certificate", group=TARGET)
     usage: Literal["auto", "continuous", "final", "none"] = _option(
         "auto", "token counts to ask the server for (continuous: in every chunk)", group=TARGET
     )
@@ -78,6 +96,9 @@ class Plan(BaseModel):
     trace_format: str | None = _option(None, "its format (default: detected)", group=LOAD)
     window: str | None = _option(None, "part of the trace, in trace time: 0:600s", group=LOAD)
     speedup: float = _option(1.0, "replay this many times faster", group=LOAD, gt=0)
+    step: list[str] = _option(
+        [], "transform, as thin=0.5, superpose=3, loop=2 (see trace convert); may be repeated", group=LOAD
+    )
     max_requests: int | None = _option(None, "at most so many rows", group=LOAD, ge=1)
 
     arrival: str | None = _option(None, "constant, poisson, gamma, poisson-gamma, …", group=SYNTH)
@@ -92,9 +113,33 @@ class Plan(BaseModel):
     concurrency: int | None = _option(None, "closed loop: keep so many requests in flight", group=SYNTH, ge=1)
     num_requests: int | None = _option(None, "so many requests", "--num-prompts", group=SYNTH, ge=1)
     duration: Duration | None = _option(None, "requests due within this time", group=SYNTH)
-    input_len: int | None = _option(None, "prompt tokens (default 512)", "--isl", group=SYNTH, ge=1)
-    output_len: int | None = _option(
-        None, "output tokens (default 128; a trace's own)", "--osl", group=SYNTH, ge=1
+    profile: str | None = _option(
+        None, "rate over time: ramp:1:4:600, steps:0=1,60=3, sinusoid:0.5:3600, trace:FILE:60s", group=SYNTH
+    )
+    input_len: Length | None = _option(
+        None, "prompt tokens: 512 (the default) or a model, as lognormal:1000:1.5", "--isl", group=SYNTH
+    )
+    output_len: Length | None = _option(
+        None, "output tokens: 128 (the default; a trace's own) or a model", "--osl", group=SYNTH
+    )
+    lengths_from: Path | None = _option(None, "draw pairs of lengths from a trace", group=SYNTH)
+    turns: float | None = _option(
+        None, "sessions of so many turns in the mean; --num-requests counts sessions", group=SYNTH, ge=1
+    )
+    think: Duration | None = _option(None, "mean think time before a later turn (default 10s)", group=SYNTH)
+    prefix_tree: str | None = _option(
+        None, "shared prefixes: 4x32/100x8@1.2:16 (branches x blocks a level, Zipf, block)", group=SYNTH
+    )
+
+    session_mode: SessionMode | None = _option(
+        None,
+        "a later turn is due at: timestamp, its own time or the previous answer's end + think time, the later "
+        "(default); idle-gap, that end + the trace's gap of arrivals; think-only, that end + think time "
+        "(the default in a closed loop)",
+        group=SESSION,
+    )
+    carry_answers: bool = _option(
+        False, "later turns hold the real questions and answers before them", group=SESSION
     )
 
     max_concurrency: int | None = _option(
@@ -123,6 +168,8 @@ class Plan(BaseModel):
     def _consistent(self) -> Self:
         _check_target(self)
         _check_load(self)
+        _check_shape(self)
+        _check_words(self)
         parse_objectives(self.slo)
         return self
 
@@ -146,8 +193,8 @@ def _check_load(plan: Plan) -> None:
         raise UsageError(f"--{' and --'.join(sources)} exclude each other")
     if plan.window is not None:
         parse_window_ns(plan.window)
-    if plan.trace is None and (plan.window or plan.max_requests or plan.speedup != 1):
-        raise UsageError("--window, --speedup and --max-requests need --trace")
+    if plan.trace is None and (plan.window or plan.max_requests or plan.speedup != 1 or plan.step):
+        raise UsageError("--window, --speedup, --step and --max-requests need --trace")
     if plan.arrival is not None and plan.request_rate is None:
         raise UsageError("--arrival needs --request-rate")
     if plan.arrival is not None and plan.num_requests is None and plan.duration is None:
@@ -158,11 +205,63 @@ def _check_load(plan: Plan) -> None:
         raise UsageError("--concurrency needs --num-requests, --duration or --trace")
 
 
+def _check_shape(plan: Plan) -> None:
+    """What sessions and lengths go with."""
+    made = plan.arrival is not None or plan.concurrency is not None
+    for name in ("lengths_from", "turns", "prefix_tree"):
+        if getattr(plan, name) is not None and (plan.trace is not None or not made):
+            raise UsageError(f"--{name.replace('_', '-')} goes with --arrival or --concurrency, not --trace")
+    if plan.profile is not None and plan.arrival is None:
+        raise UsageError("--profile goes with --arrival")
+    if plan.lengths_from is not None and (plan.input_len or plan.output_len):
+        raise UsageError("--lengths-from excludes --input-len and --output-len")
+    if plan.think is not None and plan.turns is None:
+        raise UsageError("--think needs --turns")
+    if (plan.session_mode or plan.carry_answers) and plan.trace is None and plan.turns is None:
+        raise UsageError(
+            "--session-mode and --carry-answers need sessions: a --trace that has them, or --turns"
+        )
+    if plan.session_mode == "timestamp" and plan.concurrency is not None:
+        raise UsageError(
+            "--session-mode timestamp: a closed loop has no instants; choose idle-gap or think-only"
+        )
+
+
+def _check_words(plan: Plan) -> None:
+    """The little languages of the load, read for their faults alone (imported late: numpy is slow to load)."""
+    if not (plan.step or plan.input_len or plan.output_len or plan.profile or plan.prefix_tree):
+        return
+    from traces.lengths import parse_length
+    from traces.prefixes import parse_tree
+    from traces.profiles import parse_profile
+    from traces.steps import parse_step
+
+    checks: list[tuple[str, Any, list[str]]] = [
+        ("step", parse_step, plan.step),
+        ("input-len", parse_length, [plan.input_len] if plan.input_len is not None else []),
+        ("output-len", parse_length, [plan.output_len] if plan.output_len is not None else []),
+        ("prefix-tree", parse_tree, [plan.prefix_tree] if plan.prefix_tree is not None else []),
+    ]
+    if plan.profile is not None and not plan.profile.startswith("trace:"):
+        checks.append(("profile", parse_profile, [plan.profile]))
+    for name, parse, texts in checks:
+        for text in texts:
+            try:
+                parse(text)
+            except ValueError as error:
+                raise UsageError(f"--{name}: {error}") from None
+
+
 def is_loopback(base_url: str) -> bool:
     """Whether the target can only be on this machine: a unix socket, or a loopback address or name."""
     url = urlsplit(base_url)
     host = (url.hostname or "").lower()
-    return url.scheme == "unix" or host in LOOPBACK_HOSTS or host.startswith("127.")
+    if url.scheme == "unix" or host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a name: whoever owns it decides where it leads, 127.example.org too
+        return False
 
 
 def build_plan(options: Mapping[str, Any], plan_file: Path | None = None) -> Plan:
@@ -200,7 +299,7 @@ def _first_problem(problems: ValidationError, plan_file: Path | None) -> str:
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """The resolved plan as plan.json keeps it: JSON types, ``_ns`` names for durations, no secrets."""
     row: dict[str, Any] = plan.model_dump(mode="json")
-    for name in ("request_timeout", "correlation_time", "duration", "warmup", "drain_timeout"):
+    for name in ("request_timeout", "correlation_time", "duration", "think", "warmup", "drain_timeout"):
         row[f"{name}_ns"] = row.pop(name)
     row["header"] = {name: _masked(name, value) for name, value in plan.header.items()}
     orjson.dumps(row)

@@ -17,15 +17,16 @@ from loadgen.breaker import Breaker
 from loadgen.clients import CLIENTS
 from loadgen.clients.dialect import Dialect
 from loadgen.clock import measure_anchor
+from loadgen.conversation import Conversations
 from loadgen.dispatch import Caps
 from loadgen.endpoint import EndpointFacts, Prober, probe_endpoint
 from loadgen.engine import Engine, EngineOptions
 from loadgen.errors import UsageError
 from loadgen.net.pool import Pool
 from loadgen.net.stamps import StampClock
-from loadgen.net.target import Target, resolve_target
+from loadgen.net.target import Target, TlsOptions, resolve_target
 from loadgen.plan import Plan, is_loopback, plan_to_json
-from loadgen.prompts import PromptWriter, RenderedAhead, RequestWriter
+from loadgen.prompts import Followers, Prompts, PromptWriter, RenderedAhead, RequestWriter
 from loadgen.record import Record
 from loadgen.rundir import anchor_to_json, host_facts, new_run_directory, versions, write_plan
 from loadgen.schedule import Schedule, Survey
@@ -91,6 +92,16 @@ def dialect_of(plan: Plan) -> Dialect:
     return dialect
 
 
+def carried_joints(plan: Plan, dialect: Dialect) -> tuple[bytes, bytes] | None:
+    """What stands between carried turns; None when none are. Raises UsageError where the dialect cannot."""
+    if not plan.carry_answers:
+        return None
+    if dialect.joints is None:
+        able = ", ".join(name for name, known in CLIENTS.items() if known.joints is not None)
+        raise UsageError(f"--carry-answers: {dialect.name} cannot carry earlier turns; choose one of {able}")
+    return dialect.joints
+
+
 def check_target(plan: Plan) -> None:
     """Refuse a run without a target, or at a machine that nobody has said is theirs."""
     if plan.base_url is None:
@@ -122,7 +133,7 @@ def request_headers(plan: Plan, key: str | None) -> dict[str, str]:
 
 
 def request_writer(
-    plan: Plan, target: Target, facts: EndpointFacts, headers: dict[str, str], salt: str
+    plan: Plan, target: Target, facts: EndpointFacts, headers: dict[str, str], prompts: Prompts
 ) -> RequestWriter:
     """Encode all that the requests share."""
     dialect = dialect_of(plan)
@@ -137,7 +148,7 @@ def request_writer(
     lines = [f"POST {target.prefix}{dialect.path} HTTP/1.1", f"host: {target.authority}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     head = "\r\n".join(lines).encode("latin-1", errors="replace") + b"\r\n"
-    return RequestWriter(dialect, fields, head, PromptWriter(salt, facts.overhead))
+    return RequestWriter(dialect, fields, head, prompts)
 
 
 def prepare(plan: Plan) -> Prepared:
@@ -145,17 +156,22 @@ def prepare(plan: Plan) -> Prepared:
     check_target(plan)
     assert plan.base_url is not None
     dialect, key = dialect_of(plan), api_key(plan)
+    joints = carried_joints(plan, dialect)
     schedule = schedule_of(plan)
     survey = schedule.survey()
     if survey is not None and survey.requests == 0:
         raise UsageError("the schedule is empty: no row lies in the window")
-    target = resolve_target(plan.base_url)
+    tls = TlsOptions(plan.tls_ca, plan.tls_cert, plan.tls_key, plan.tls_server_name, not plan.tls_insecure)
+    target = resolve_target(plan.base_url, tls)
     headers = request_headers(plan, key)
     facts = probe_endpoint(Prober(target, headers, plan.base_url), plan, dialect)
     directory = new_run_directory(plan.out)
     run_id, salt = secrets.token_hex(4), plan.salt or secrets.token_hex(8)
-    writer = request_writer(plan, target, facts, headers, salt)
-    queue = RenderedAhead(schedule.rows(), writer, run_id)
+    prompts = PromptWriter(salt, facts.overhead)
+    talk = Conversations(prompts, joints) if joints is not None else None
+    writer = request_writer(plan, target, facts, headers, talk or prompts)
+    followers: Followers = "settled" if talk else "soon" if schedule.together else "ahead"
+    queue = RenderedAhead(schedule.rows(), writer, run_id, followers=followers)
     stamps = StampClock(measure_anchor)
     content = {
         "run_id": run_id,
@@ -179,8 +195,9 @@ def prepare(plan: Plan) -> Prepared:
         drain_timeout_ns=plan.drain_timeout,
         open_ahead=_open_ahead(plan, survey),
         breaker=Breaker(plan.breaker_error_rate),
+        on_answer_text=talk.answered if talk else None,
     )
-    engine = Engine(options, queue, Pool(target, stamps), stamps, spool)
+    engine = Engine(options, queue, Pool(target, stamps, plan.reuse), stamps, spool)
     return Prepared(plan, directory, schedule, survey, facts, engine, run_id, content)
 
 

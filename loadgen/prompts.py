@@ -2,8 +2,8 @@
 
 Each word of ``words.txt`` is one token (with its leading space) in the widespread vocabularies, so that N words
 are N tokens. A block's words come from SHAKE-128 over (salt, block id): equal ids give equal text, so that a
-server's prefix cache sees the trace's reuse; a row without ids differs from its first word on. The salt is the
-run's own by default: a second run must not hit the first one's cache.
+server's prefix cache sees the trace's reuse; a row without ids differs from its first word on, unless it is a
+later turn of a session. The salt is the run's own by default: a second run must not hit the first one's cache.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any, Literal, Protocol
 
 import orjson
 
 from loadgen.clients.dialect import PROMPT_MARK, Dialect
+from loadgen.errors import UsageError
 from loadgen.record import Outcome, Record
 from loadgen.schedule import ScheduleRow
 
@@ -45,6 +47,7 @@ class PromptWriter:
         self._words = Words()
         self._salt = salt.encode()
         self._overhead = overhead
+        self._streams: dict[str, tuple[int, int]] = {}
 
     def text(self, row: ScheduleRow) -> bytes:
         """The row's prompt: its blocks' shared text first, its own words for the rest."""
@@ -57,27 +60,66 @@ class PromptWriter:
                     break
                 parts.append(self._words.text(b"%s/block/%d" % (self._salt, block), size))
                 wanted -= size
+        elif row.session is not None:
+            return self._words.text(self._stream(row), wanted)
         if wanted > 0:
-            parts.append(self._words.text(b"%s/row/%d" % (self._salt, row.index), wanted))
+            parts.append(self.own(row, wanted))
         return b"".join(parts)
 
+    def _stream(self, row: ScheduleRow) -> bytes:
+        """The key of a session's one sequence of words, of which its turns are ever longer beginnings.
 
-class Request(NamedTuple):
-    """A rendered request: its row's record (absolute due instant included) and all its bytes."""
+        A prompt shorter than all that was said before it did not contain that, and begins a new sequence.
+        """
+        assert row.session is not None
+        stream, length = self._streams.get(row.session, (0, 0))
+        if row.n_input < length:
+            stream += 1
+        if row.last:
+            self._streams.pop(row.session, None)
+        else:
+            self._streams[row.session] = stream, row.n_input + row.n_output
+        return b"%s/session/%d/%s" % (self._salt, stream, row.session.encode())
+
+    def own(self, row: ScheduleRow, count: int) -> bytes:
+        """Words of this row's own, unlike any other's."""
+        return self._words.text(b"%s/row/%d" % (self._salt, row.index), count)
+
+    def stand_in(self, index: int, count: int) -> bytes:
+        """Words in the place of the answer to row *index*."""
+        return self._words.text(b"%s/answer/%d" % (self._salt, index), count)
+
+
+class Prompts(Protocol):
+    """What makes a row's prompt: JSON-safe bytes."""
+
+    def text(self, row: ScheduleRow) -> bytes:
+        """The row's prompt."""
+
+
+@dataclass(slots=True)
+class Request:
+    """A request: its row's record (absolute due instant included) and all its bytes.
+
+    ``row`` is kept while the bytes are not yet rendered; ``last``: no later turn of the session follows.
+    """
 
     record: Record
     payload: bytes
     think_ns: int | None = None
+    row: ScheduleRow | None = None
+    last: bool = False
 
 
 class RequestWriter:
     """Rows to bytes on the wire. Everything that does not vary by row is encoded once."""
 
-    def __init__(
-        self, dialect: Dialect, body_fields: dict[str, Any], head: bytes, prompts: PromptWriter
-    ) -> None:
+    def __init__(self, dialect: Dialect, body_fields: dict[str, Any], head: bytes, prompts: Prompts) -> None:
         fields = {**dialect.prompt_fields(PROMPT_MARK), **body_fields}
-        before, _, after = orjson.dumps(fields).partition(orjson.dumps(PROMPT_MARK)[1:-1])
+        before, mark, after = orjson.dumps(fields).partition(orjson.dumps(PROMPT_MARK)[1:-1])
+        if not mark or "max_tokens" in fields:
+            own = ", ".join([*dialect.prompt_fields(""), "max_tokens"])
+            raise UsageError(f"--extra-body may not hold {own}: the schedule decides them")
         self._before, self._after = before, after[:-1]
         self._head = head
         self._prompts = prompts
@@ -97,11 +139,18 @@ class RequestWriter:
         return b"".join((head, self._before, text, tail))
 
 
+Followers = Literal["ahead", "soon", "settled"]
+
+
 class RenderedAhead:
     """Requests in due order, rendered some seconds ahead in slices that never block the loop for long.
 
     ``render_some`` renders one request and says whether there is reason to go on; ``pop`` renders at once
     what should have been rendered before: that lateness is the generator's own and shows as lag.
+
+    *followers* says when a session's later turns are rendered: ``ahead`` as all others; ``soon``, in an idle
+    moment after the turn before was sent, so that a long session waits as rows and not as bytes; ``settled``,
+    when the answer before is known, which they carry.
     """
 
     def __init__(
@@ -110,11 +159,15 @@ class RenderedAhead:
         writer: RequestWriter,
         run_id: str,
         look_ahead: tuple[int, int, int] = (2_000_000_000, 64_000_000, 4096),
+        followers: Followers = "ahead",
     ) -> None:
         self._rows, self._writer, self._run_id, self._t0_ns = rows, writer, run_id, 0
         self._ahead_ns, self._ahead_bytes, self._ahead_rows = look_ahead
         self._ready: deque[Request] = deque()
         self._bytes = 0
+        self._followers = followers
+        self._begun: set[str] = set()
+        self._soon: deque[Request] = deque()
         self.exhausted = False
 
     def begin(self, t0_ns: int) -> None:
@@ -130,13 +183,40 @@ class RenderedAhead:
             return False
         record = new_record(row, self._run_id)
         record.due_ns += self._t0_ns
-        payload = self._writer.write(row, record.id)
-        self._bytes += len(payload)
-        self._ready.append(Request(record, payload, row.think_ns))
+        request = Request(record, b"", row.think_ns, row, row.last)
+        if not self._follows(row):
+            self.complete(request)
+            self._bytes += len(request.payload)
+        self._ready.append(request)
         return True
+
+    def _follows(self, row: ScheduleRow) -> bool:
+        """Whether the row is a later turn that is to be rendered later."""
+        if self._followers == "ahead" or row.session is None:
+            return False
+        begun = row.session in self._begun
+        if row.last:
+            self._begun.discard(row.session)
+        elif not begun:
+            self._begun.add(row.session)
+        return begun
+
+    def complete(self, request: Request) -> None:
+        """Render a request now unless it is rendered already."""
+        if request.row is not None:
+            request.payload = self._writer.write(request.row, request.record.id)
+            request.row = None
+
+    def soon(self, request: Request) -> None:
+        """The turn before is under way: render this one in an idle moment, unless it waits for the answer."""
+        if request.row is not None and self._followers == "soon":
+            self._soon.append(request)
 
     def render_some(self, now_ns: int) -> bool:
         """Render one request if the look-ahead asks for it; False when there is nothing to do now."""
+        if self._soon:
+            self.complete(self._soon.popleft())
+            return True
         ready = self._ready
         if self.exhausted or len(ready) >= self._ahead_rows:
             return False

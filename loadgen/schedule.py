@@ -34,11 +34,16 @@ class ScheduleRow(NamedTuple):
     think_ns: int | None = None
     hash_ids: tuple[int, ...] | None = None
     block_size: int | None = None
+    last: bool = False
+    """No later turn of the session follows (said where sessions stand together or answers are carried)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What one pass over the rows tells. Rates are requests per second; the peak is over one second."""
+    """What one pass over the rows tells. Rates are requests per second; the peak is over one second.
+
+    Turns that only the answer before them times count in the sizes, not in span, rates and peak.
+    """
 
     requests: int
     input_tokens: int
@@ -59,6 +64,8 @@ class Schedule:
     closed: bool = False
     limit_ns: int | None = None
     open_ended: bool = False
+    together: bool = False
+    """The turns of a session stand together, at their first turn's instant."""
 
     def rows(self, shard: int = 0, of: int = 1) -> Iterator[ScheduleRow]:
         """The rows of one shard: row i, or the whole session, belongs to shard i mod *of*."""
@@ -70,7 +77,7 @@ class Schedule:
         """Size, peak and digest; None for an open-ended closed loop, whose size its answers decide."""
         if self.open_ended:
             return None
-        return survey(self.make_rows())
+        return survey(self.make_rows(), together=self.together)
 
     def describe(self, found: Survey | None) -> dict[str, Any]:
         """The recipe and its survey as plan.json keeps them."""
@@ -85,11 +92,12 @@ def _shard_key(row: ScheduleRow) -> int:
     return int.from_bytes(hashlib.blake2b(row.session.encode(), digest_size=8).digest())
 
 
-def survey(rows: Iterable[ScheduleRow]) -> Survey:
+def survey(rows: Iterable[ScheduleRow], *, together: bool = False) -> Survey:
     """One pass, constant memory but for the arrivals of one second."""
     digest = hashlib.blake2b(digest_size=16)
-    count = n_input = n_output = peak = 0
+    count = timed = n_input = n_output = peak = 0
     first = last = 0
+    session: str | None = None
     recent: deque[int] = deque()
     for row in rows:
         if count == 0:
@@ -98,11 +106,15 @@ def survey(rows: Iterable[ScheduleRow]) -> Survey:
         count += 1
         n_input += row.n_input
         n_output += row.n_output
+        digest.update(orjson.dumps(row[1:10]))
+        if together and session is not None and row.session == session:
+            continue
+        session = row.session
+        timed += 1
         recent.append(last)
         while last - recent[0] >= NS_PER_S:
             recent.popleft()
         peak = max(peak, len(recent))
-        digest.update(orjson.dumps(row[1:]))
     span = last - first
-    rate = (count - 1) * NS_PER_S / span if span else None
+    rate = (timed - 1) * NS_PER_S / span if span else None
     return Survey(count, n_input, n_output, span, rate, peak, digest.hexdigest())

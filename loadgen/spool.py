@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 from gevent.threadpool import ThreadPool
 
+from loadgen.errors import InvalidRunError
 from loadgen.record import RECORDS_FORMAT, RECORDS_VERSION, Record, record_to_json
 
 
@@ -51,17 +52,24 @@ class Spool:
             self._threads.spawn(self._write_all)
 
     def close(self, reason: str, t_ns: int) -> None:
-        """Write everything and the trailer, and wait for the disk. Raises OSError when the disk refused."""
+        """Write everything and the trailer, and wait for the disk.
+
+        Raises InvalidRunError when the disk refused: the file is incomplete then.
+        """
         self.event("end", t_ns=t_ns, rows=self.rows, reason=reason)
         self._threads.spawn(self._write_and_sync).get()
         self._threads.kill()
         if self.error is not None:
-            raise self.error
+            words = os.strerror(self.error.errno or 0).lower()
+            raise InvalidRunError(f"cannot write {self.path}: {words}; the records are incomplete")
 
     def _write_and_sync(self) -> None:
         self._write_all()
         if self.error is None:
-            os.fsync(self._file.fileno())
+            try:
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                self.error = error
         self._file.close()
 
     def _write_all(self) -> None:

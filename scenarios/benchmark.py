@@ -14,7 +14,7 @@ PERCENTILES = ("p50", "p90", "p95", "p99")
 NO_SAMPLES = "no samples of the server's KV cache were recorded with this run"
 NO_ANSWER = "no request was answered"
 LOAD = ("input_len", "output_len", "num_requests", "seed", "warmup", "slo")
-TARGET = ("model", "endpoint", "ignore_eos", "api_key_file", "request_timeout")
+TARGET = ("model", "endpoint", "ignore_eos", "api_key_file", "request_timeout", "plan")
 
 Json = dict[str, Any]
 
@@ -32,6 +32,7 @@ SETTINGS: dict[str, Setting] = {
     "ignore_eos": Setting(bool, False, "ask the server to generate the full output length"),
     "api_key_file": Setting(str, None, "file with the key (else OPENAI_API_KEY)"),
     "request_timeout": Setting(str, None, "give a request up after this long, as 60s"),
+    "plan": Setting(str, None, "TOML plan with further options of `loadgen run`; these settings override it"),
 }
 
 

@@ -40,7 +40,8 @@ class Sent:
 def send(context: Context, endpoint: str, options: Mapping[str, Any], *, name: str | None = None) -> Sent:
     """Run *options* (names as in a plan file; None and False: not given) at the endpoint of that name.
 
-    The run's directory is ``out/<name>`` (default: the endpoint's). Raises the child's own error where it left
+    The run's directory is ``out/<name>`` (default: the endpoint's). After a Ctrl-C the code is 130: send no more
+    then. Raises the child's own error where it left
     no summary, KeyboardInterrupt where it was stopped before there was one.
     """
     directory = context.out / (name or endpoint)

@@ -79,7 +79,7 @@ def parse_length(text: str) -> Sampler:
     except ValueError:
         raise TraceError(f"{text!r}: not numbers") from None
     if any(not 0 < value < LONGEST for key, value in p.items() if key not in ("tail", "low")):
-        raise TraceError(f"{text!r}: parameters must be above 0")
+        raise TraceError(f"{text!r}: parameters must be above 0 and below {LONGEST}")
     if name == "uniform" and not 0 <= p["low"] <= p["high"]:
         raise TraceError(f"{text!r}: needs low <= high")
     return lambda rng, n: whole(family.draw(rng, n, p))
@@ -102,6 +102,11 @@ def joint(found: Columns) -> Callable[[np.random.Generator, int], tuple[Ints, In
         return chosen[:, 0], chosen[:, 1]
 
     return draw
+
+
+def independent(asked: Sampler, answered: Sampler) -> Callable[[np.random.Generator, int], tuple[Ints, Ints]]:
+    """(prompt, output) pairs, each length from a model of its own."""
+    return lambda rng, n: (asked(rng, n), answered(rng, n))
 
 
 def histogram(edges: Floats, counts: Floats) -> Sampler:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import pi
+from pathlib import Path
 
 import numpy as np
 
@@ -113,8 +114,13 @@ def from_instants(t_ns: Ints, bandwidth_s: float) -> Profile:
 
 
 def parse_profile(text: str) -> Profile:
-    """``ramp:1:4:600``, ``sinusoid:0.5:3600``, ``steps:0=1,60=3``. Raises TraceError with the choices."""
+    """``ramp:1:4:600``, ``sinusoid:0.5:3600``, ``steps:0=1,60=3``. Raises TraceError with the choices.
+
+    ``trace:FILE:60s`` is a trace's own rate, which reads the file.
+    """
     name, _, rest = text.partition(":")
+    if name == "trace":
+        return _of_trace(*rest.rpartition(":")[::2])
     try:
         if name == "steps":
             pairs = [pair.split("=") for pair in rest.split(",")]
@@ -128,5 +134,16 @@ def parse_profile(text: str) -> Profile:
         if isinstance(error, TraceError):
             raise
     raise TraceError(
-        f"profile {text!r}: ramp:FROM:TO:SECONDS, steps:0=M,SECONDS=M,… or sinusoid:AMPLITUDE:SECONDS"
+        f"profile {text!r}: ramp:FROM:TO:SECONDS, steps:0=M,SECONDS=M,…, sinusoid:AMPLITUDE:SECONDS or "
+        "trace:FILE:BANDWIDTH"
     )
+
+
+def _of_trace(file: str, bandwidth: str) -> Profile:
+    if not file:
+        raise TraceError("a profile of a trace's rate is trace:FILE:BANDWIDTH, as trace:day.csv:60s")
+    from traces.columns import columns
+    from traces.readers import open_trace
+    from traces.steps import duration_ns
+
+    return from_instants(columns(open_trace(Path(file)).batches()).t_ns, duration_ns(bandwidth) / NS_PER_S)

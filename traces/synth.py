@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 
 import numpy as np
 
@@ -20,6 +21,7 @@ Pairs = Callable[[np.random.Generator, int], tuple[Ints, Ints]]
 """n (prompt, output) lengths."""
 ARRIVALS, LENGTHS, SESSIONS, PREFIXES = range(4)
 """Purposes of the seed's children: a new one gets the next number, so that old seeds keep their meaning."""
+SLOT_BLOCK = 256
 _new = tuple.__new__
 
 
@@ -69,6 +71,17 @@ def synth(recipe: Recipe) -> Iterator[TraceRow]:
     if recipe.sessions is None and recipe.prefixes is None:
         return _plain(recipe, blocks)
     return _ordered(recipe, blocks)
+
+
+def sessions_by_slot(recipe: Recipe) -> Iterator[TraceRow]:
+    """Rows without arrivals, for a closed loop: each session's turns in a row, all from instant 0.
+
+    Endless unless ``requests`` (sessions) bounds them; arrival, rate and profile do not count.
+    """
+    blocks = bounded(recipe, repeat(np.zeros(SLOT_BLOCK, np.int64)))
+    if recipe.sessions is None and recipe.prefixes is None:
+        return _plain(recipe, blocks)
+    return chain.from_iterable(_units(recipe, blocks))
 
 
 def instants(recipe: Recipe) -> Iterator[Instants]:

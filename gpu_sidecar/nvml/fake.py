@@ -8,7 +8,10 @@ come from the real binding (which needs no driver to be imported). Times are nan
 from __future__ import annotations
 
 import math
+import os
+import signal
 import threading
+import time
 from bisect import bisect_right
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +27,7 @@ from gpu_sidecar.nvml.fake_device import (
     FakeDevice,
     Fault,
 )
-from gpu_sidecar.timebase import Clock, SystemClock
+from gpu_sidecar.timebase import Clock, SystemClock, VirtualClock
 
 
 class FakeNvml:
@@ -47,6 +50,10 @@ class FakeNvml:
         self._released = threading.Event()
         self.xids: list[tuple[int, int]] = []  # (device index, xid), each given once
         self.calls: list[str] = []
+        self.cost_ns: dict[str, int] = {}
+        """What a call takes, by name: virtual time on a virtual clock, real time on the system's."""
+        self.dies_of_overlap = False
+        self._inside: set[int] = set()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("nvml") and callable(getattr(pynvml, name, None)):
@@ -66,8 +73,21 @@ class FakeNvml:
         """Since the fake was made."""
         return self._clock.mono_ns() - self._start_ns
 
+    def _spend(self, call: str) -> None:
+        if not (cost_ns := self.cost_ns.get(call, 0)):
+            return
+        if isinstance(self._clock, VirtualClock):
+            self._clock.advance(cost_ns)
+            return
+        self._inside.add(threading.get_ident())
+        if self.dies_of_overlap and len(self._inside) > 1:
+            os.kill(os.getpid(), signal.SIGSEGV)  # as driver 580.159.04 did
+        time.sleep(cost_ns / 1e9)
+        self._inside.discard(threading.get_ident())
+
     def _check(self, call: str, device: int | None = None, field_id: int | None = None) -> None:
         self.calls.append(call)
+        self._spend(call)
         if not self._initialised and call != "nvmlInit":
             raise pynvml.NVMLError(1)
         now_ns = self.elapsed_ns

@@ -6,6 +6,8 @@
      "devices": 1,                             # how many such devices
      "latches": [{"2": 96.6, "10": 17.5}],     # GPM per 100 ms latch, repeated; metric id -> percent or MiB/s
      "processes": [[1234, 3663724544]],
+     "cost_us": {"nvmlGpmMetricsGet": 1700},   # what calls take
+     "dies_of_overlap": true,                  # SIGSEGV when two threads are inside such calls at once
      "faults": [{"call": "", "code": 15, "from_s": 2, "to_s": 4},
                 {"call": "GetUtilizationRates", "hang": true, "from_s": 5, "to_s": 30}]}
 """
@@ -46,7 +48,10 @@ def fake_from_script(script: dict[str, Any], folder: Path) -> FakeNvml:
         device = deepcopy(template)
         device.uuid = f"GPU-fa4e0000-0000-0000-0000-{index:012d}"
         devices.append(device)
-    return FakeNvml(devices, [_fault(entry) for entry in script.get("faults", [])])
+    nvml = FakeNvml(devices, [_fault(entry) for entry in script.get("faults", [])])
+    nvml.cost_ns = {name: int(cost_us * 1e3) for name, cost_us in script.get("cost_us", {}).items()}
+    nvml.dies_of_overlap = bool(script.get("dies_of_overlap", False))
+    return nvml
 
 
 def _fault(entry: dict[str, Any]) -> Fault:

@@ -185,12 +185,12 @@ class Session:
         except (self._nvml.NVMLError, NvmlFault):
             self._event_set = None  # without events the samples still stand
 
-    def wait_event(self, timeout_ms: int) -> Event | None:
-        """The next error event, or ``None`` after *timeout_ms* or where events are not supported."""
+    def poll_event(self) -> Event | None:
+        """An error event that has come, or ``None`` where none has or events are not supported."""
         if self._event_set is None:
             return None
         try:
-            data = self._nvml.nvmlEventSetWait_v2(self._event_set, timeout_ms)
+            data = self._nvml.nvmlEventSetWait_v2(self._event_set, 0)
             uuid = text(self._nvml.nvmlDeviceGetUUID(data.device))
         except (self._nvml.NVMLError, NvmlFault):
             return None

@@ -51,19 +51,19 @@ class Supervisor:
         """The current epoch's session, ``None`` while the driver is lost."""
         return self._session
 
-    def step(self, lane: str, tiers: Collection[str]) -> None:
-        """Read *tiers* on *lane* (``fast`` or ``slow``) and emit their rows; never raises for a lost
-        driver."""
+    def step(self, lane: str, tiers: Collection[str]) -> bool:
+        """Read *tiers* on *lane* (``fast`` or ``slow``) and emit their rows; false, not an error, where the
+        driver is lost."""
         with self._busy[lane]:
             session = self._session
             if session is not None:
-                self._read(session, tiers)
-                return
+                return self._read(session, tiers)
         if lane == "slow" and (opened := self._reopen()) is not None:
             with self._busy[lane]:
-                self._read(opened, tiers)
+                return self._read(opened, tiers)
+        return False
 
-    def _read(self, session: Session, tiers: Collection[str]) -> None:
+    def _read(self, session: Session, tiers: Collection[str]) -> bool:
         try:
             for tier in tiers:
                 if rows := session.read(tier):
@@ -72,6 +72,8 @@ class Supervisor:
                 raise DeviceLost("a lost device answers again")
         except DeviceLost as error:
             self._lose(session, error.reason)
+            return False
+        return True
 
     def _lose(self, session: Session, reason: str) -> None:
         with self._lock:
@@ -126,17 +128,14 @@ class Supervisor:
         self._known |= present
         self._emit(rows)
 
-    def wait_event(self, timeout_ms: int) -> bool:
-        """Await one error event and emit it; ``False`` at once where none can come (the caller then
-        sleeps)."""
+    def poll_event(self) -> bool:
+        """Emit one error event if there is one; whether there was."""
         with self._busy["events"]:
             session = self._session
-            if session is None or not session.has_events:
-                return False
-            event = session.wait_event(timeout_ms)
+            event = session.poll_event() if session is not None else None
         if event is not None:
             self._emit([event])
-        return True
+        return event is not None
 
     def matrix(self) -> dict[str, Any]:
         """The current capability matrix; empty while the driver is lost."""

@@ -8,6 +8,7 @@ stdin closes, that is with its parent.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import sys
@@ -19,12 +20,15 @@ from gpu_sidecar.errors import SidecarError
 from gpu_sidecar.nvml.fields import BUFFER, FAST, INTERVAL_S, MID, RARE, SLOW
 from gpu_sidecar.nvml.session import load_nvml
 from gpu_sidecar.nvml.supervisor import Supervisor
+from gpu_sidecar.nvml.turns import OneAtATime
 from gpu_sidecar.sample import Event, Sample, to_json
 from gpu_sidecar.schedule import Timetable
-from gpu_sidecar.timebase import SystemClock
+from gpu_sidecar.timebase import Clock, SystemClock
 
 SLOW_TIERS = (MID, SLOW, BUFFER, RARE)
 HEARTBEAT_S = 0.5
+EVENT_POLL_S = 0.25
+"""Awaiting an event inside the driver would shut everyone else out: it is asked, not awaited."""
 SECOND_NS = 10**9
 
 
@@ -32,39 +36,55 @@ class Lane:
     """One thread's timetable of tiers, and what its ticks cost."""
 
     def __init__(
-        self, name: str, tiers: dict[str, float], supervisor: Supervisor, clock: SystemClock
+        self,
+        name: str,
+        tiers: dict[str, float],
+        supervisor: Supervisor,
+        clock: Clock,
+        delay_ns: int = 0,
     ) -> None:
-        """*tiers*: interval in seconds of each."""
-        start_ns = clock.mono_ns()
+        """*tiers*: interval in seconds of each; the first tick comes *delay_ns* from now."""
+        start_ns = clock.mono_ns() + delay_ns
         self.name = name
         self._clock = clock
         self._supervisor = supervisor
         self._tables = {tier: Timetable(int(s * SECOND_NS), start_ns) for tier, s in tiers.items()}
         self.last_done_ns = start_ns
         self.longest_tick_ns = 0
+        self._unread = 0
 
     def run(self, stopped: threading.Event) -> None:
         """Tick until *stopped*."""
         while not stopped.is_set():
             now_ns = self._clock.mono_ns()
-            wait_ns = min(table.next_ns for table in self._tables.values()) - now_ns
+            wait_ns = self.next_ns - now_ns
             if wait_ns > 0 and stopped.wait(wait_ns / SECOND_NS):
                 return
             self.tick()
+
+    @property
+    def next_ns(self) -> int:
+        """When something is due next."""
+        return min(table.next_ns for table in self._tables.values())
 
     def tick(self) -> None:
         """Everything that is due now."""
         begun_ns = self._clock.mono_ns()
         tiers = [tier for tier, table in self._tables.items() if table.due(begun_ns)]
-        if tiers:
-            self._supervisor.step(self.name, tiers)
+        if tiers and not self._supervisor.step(self.name, tiers) and self._supervisor.epoch:
+            self._unread += len(tiers)
         self.last_done_ns = self._clock.mono_ns()
         self.longest_tick_ns = max(self.longest_tick_ns, self.last_done_ns - begun_ns)
 
     @property
     def missed(self) -> int:
-        """Ticks skipped so far."""
-        return sum(table.missed for table in self._tables.values())
+        """Ticks so far that gave nothing: skipped for lateness, or due while the driver was lost."""
+        return sum(table.missed for table in self._tables.values()) + self._unread
+
+    @property
+    def interval_ns(self) -> int:
+        """The shortest interval of its tiers."""
+        return min(table.interval_ns for table in self._tables.values())
 
 
 class Writer:
@@ -89,7 +109,7 @@ class Writer:
                 os._exit(0)
 
 
-def heartbeat(fast: Lane, slow: Lane, supervisor: Supervisor, clock: SystemClock) -> dict[str, Any]:
+def heartbeat(fast: Lane, slow: Lane, supervisor: Supervisor, clock: Clock) -> dict[str, Any]:
     """Ages of the lanes in ns (a hung call shows here), longest ticks since the last one, counters."""
     now_ns = clock.mono_ns()
     beat = {
@@ -97,6 +117,7 @@ def heartbeat(fast: Lane, slow: Lane, supervisor: Supervisor, clock: SystemClock
         "slow_age_ns": now_ns - slow.last_done_ns,
         "longest_tick_ns": fast.longest_tick_ns,
         "missed": fast.missed,
+        "interval_ns": fast.interval_ns,
         "epoch": supervisor.epoch,
         "opening": supervisor.opening,
         "errors": supervisor.error_counts(),
@@ -106,9 +127,17 @@ def heartbeat(fast: Lane, slow: Lane, supervisor: Supervisor, clock: SystemClock
 
 
 def _await_events(supervisor: Supervisor, stopped: threading.Event) -> None:
-    while not stopped.is_set():
-        if not supervisor.wait_event(500):
-            stopped.wait(0.5)
+    while not stopped.wait(EVENT_POLL_S):
+        while supervisor.poll_event():
+            continue
+
+
+def lanes(hz: float, supervisor: Supervisor, clock: Clock) -> tuple[Lane, Lane]:
+    """The fast and the slow lane; the slow one's ticks fall midway between two fast ones."""
+    interval_s = 1 / hz
+    slow_tiers = {tier: INTERVAL_S[tier] for tier in SLOW_TIERS}
+    fast = Lane(FAST, {FAST: interval_s}, supervisor, clock)
+    return fast, Lane(SLOW, slow_tiers, supervisor, clock, delay_ns=int(interval_s * SECOND_NS / 2))
 
 
 def _leave_with_parent() -> None:
@@ -132,20 +161,25 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--gpm-window-ms", type=int, default=100)
     parser.add_argument("--fake")
     options = parser.parse_args(argv)
+    faulthandler.enable()  # a crash inside the driver leaves its threads' stacks on stderr
     writer = Writer(sys.stdout)
     try:
-        nvml = binding(options.fake)
+        nvml = OneAtATime(binding(options.fake))
     except SidecarError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     clock = SystemClock()
     gpm_ns = 50_000_000 if options.gpm_window_ms <= 100 else options.gpm_window_ms * 1_000_000
     supervisor = Supervisor(nvml, clock, writer.rows, gpm_ns)
-    fast = Lane("fast", {FAST: 1 / options.hz}, supervisor, clock)
-    slow = Lane("slow", {tier: INTERVAL_S[tier] for tier in SLOW_TIERS}, supervisor, clock)
+    fast, slow = lanes(options.hz, supervisor, clock)
     stopped = threading.Event()
+
+    def run_fast() -> None:
+        nvml.claim_urgency()
+        fast.run(stopped)
+
     for target, args in (
-        (_leave_with_parent, ()), (slow.run, (stopped,)), (fast.run, (stopped,)),
+        (_leave_with_parent, ()), (slow.run, (stopped,)), (run_fast, ()),
         (_await_events, (supervisor, stopped)),
     ):  # fmt: skip
         threading.Thread(target=target, args=args, daemon=True).start()

@@ -7,6 +7,7 @@ agent goes on serving what it has, says ``agent_stalled``, kills the child when 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -40,6 +41,10 @@ class NvmlSampler:
         self._stalled = False
         self._respawn_s = FIRST_RESPAWN_S
         self._threads: list[threading.Thread] = []
+        self._missed_before = 0  # by children that are gone, and between them
+        self._last_row_ns: int | None = None
+        self._interval_ns = 50_000_000
+        self._between_children = False
         self.heartbeat: dict[str, Any] = {}
         self.matrix: dict[str, Any] = {}
 
@@ -75,11 +80,17 @@ class NvmlSampler:
             process.wait()
             if self._stopped.is_set():
                 return
-            self._say("worker_exited", {"code": process.returncode, "again_in_s": self._respawn_s})
+            self._child_ended(process.returncode)
             if self._stopped.wait(self._respawn_s):
                 return
             self._respawn_s = min(self._respawn_s * 2, LONGEST_RESPAWN_S)
             self._spawn()
+
+    def _child_ended(self, code: int) -> None:
+        self._missed_before = self.missed
+        self.heartbeat = {}
+        self._between_children = True
+        self._say("worker_exited", {"why": _why(code), "code": code, "again_in_s": self._respawn_s})
 
     def _take(self, line: str) -> None:
         try:
@@ -87,7 +98,8 @@ class NvmlSampler:
         except ValueError:
             return  # the last, torn line of a killed child
         if beat := message.get("heartbeat"):
-            self.heartbeat = beat
+            self._interval_ns = beat["interval_ns"]
+            self.heartbeat = {**beat, "missed": beat["missed"] + self._missed_before}
             return
         rows: list[Sample | Event] = []
         for entry in message.get("rows", []):
@@ -95,9 +107,22 @@ class NvmlSampler:
             if isinstance(row, Event) and row.name == "epoch":
                 self.matrix = row.data["matrix"]
                 self._respawn_s = FIRST_RESPAWN_S
+                self._count_absence(row.t_ns)
+            if isinstance(row, Sample):
+                self._last_row_ns = row.t_ns
             if isinstance(row, (Sample, Event)):
                 rows.append(row)
         self._emit(rows)
+
+    @property
+    def missed(self) -> int:
+        """Fast ticks that gave nothing since the start, over all children and the time between them."""
+        return int(self.heartbeat.get("missed", self._missed_before))
+
+    def _count_absence(self, now_ns: int) -> None:
+        if self._between_children and self._last_row_ns is not None:
+            self._missed_before += max(0, now_ns - self._last_row_ns) // self._interval_ns
+        self._between_children = False
 
     def _watch_for_ever(self) -> None:
         while not self._stopped.wait(0.5):
@@ -120,6 +145,7 @@ class NvmlSampler:
             self._say("agent_recovered", {})
         if hung_ns > limit_ns and process is not None and process.poll() is None:
             process.kill()  # in vain on a process in uninterruptible sleep: tried again at the next look
+            self._missed_before = self.missed
             self.heartbeat = {}
 
     def _say(self, name: str, data: dict[str, Any]) -> None:
@@ -143,3 +169,11 @@ class NvmlSampler:
             process.kill()
         for thread in self._threads:
             thread.join(timeout=3)
+
+
+def _why(code: int) -> str:
+    """An exit code in words: ``SIGSEGV`` for -11."""
+    try:
+        return signal.Signals(-code).name if code < 0 else f"exit {code}"
+    except ValueError:
+        return f"signal {-code}"

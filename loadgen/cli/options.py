@@ -14,9 +14,11 @@ from loadgen.errors import UsageError
 from loadgen.plan import Plan, build_plan
 
 UNSET = argparse.SUPPRESS
-FLAGS = ("ignore_eos", "i_own_this_endpoint")
+FLAGS = ("carry_answers", "ignore_eos", "i_own_this_endpoint", "tls_insecure")
 LISTS = {"slo": "SLO", "sidecar": "HOST:PORT"}
 """Options that take several values, with what each is."""
+REPEATED = {"header": "K=V", "step": "NAME=VALUE"}
+"""Options that may be given again and again."""
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
@@ -44,10 +46,12 @@ def _add_option(group: Any, name: str, field: FieldInfo, extra: dict[str, Any]) 
         group.add_argument(*flags, dest=name, action="store_true", default=UNSET, help=text)
     elif name in LISTS:
         group.add_argument(
-            *flags, dest=name, nargs="+", action="extend", default=UNSET, help=text, metavar="SLO"
+            *flags, dest=name, nargs="+", action="extend", default=UNSET, help=text, metavar=LISTS[name]
         )
-    elif name == "header":
-        group.add_argument(*flags, dest=name, action="append", default=UNSET, help=text, metavar="K=V")
+    elif name in REPEATED:
+        group.add_argument(
+            *flags, dest=name, action="append", default=UNSET, help=text, metavar=REPEATED[name]
+        )
     else:
         group.add_argument(*flags, dest=name, default=UNSET, help=text, metavar=_metavar(name))
 

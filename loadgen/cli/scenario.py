@@ -124,7 +124,6 @@ def _run(scenario: Scenario, args: argparse.Namespace) -> int:
         for name in sorted(missing):
             endpoints[name] = started.enter_context(builtin_endpoint(scenario.simulators.get(name, ())))
             _say(f"endpoint {name}: the built-in simulator at {endpoints[name]}")
-        _say(f"{scenario.question}")
         finding = scenario.run(Context(endpoints, settings, out, missing, args.i_own_this_endpoint, _say))
     about = {
         "scenario": scenario.name, "experiment": scenario.experiment, "question": scenario.question,

@@ -9,8 +9,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from loadgen.cli.trace import opened, pairs, watched
 from traces.columns import columns
 from traces.errors import TraceError
@@ -186,8 +184,9 @@ def _synth(args: argparse.Namespace) -> Answer:
 def _synth_rows(
     args: argparse.Namespace, duration_s: float | None
 ) -> tuple[Iterable[TraceRow], dict[str, Any]]:
-    from traces.lengths import joint, parse_length
+    from traces.lengths import independent, joint, parse_length
     from traces.prefixes import parse_tree
+    from traces.profiles import parse_profile
     from traces.readers import open_trace
     from traces.steps import duration_ns
     from traces.synth import Recipe, Sessions, synth
@@ -197,10 +196,7 @@ def _synth_rows(
     if args.lengths_from:
         lengths = joint(columns(open_trace(args.lengths_from).batches()))
     else:
-        asked, answered = parse_length(args.input), parse_length(args.output)
-
-        def lengths(rng: np.random.Generator, n: int) -> Any:
-            return asked(rng, n), answered(rng, n)
+        lengths = independent(parse_length(args.input), parse_length(args.output))
 
     parameters = pairs(args.param)
     recipe = Recipe(
@@ -208,7 +204,7 @@ def _synth_rows(
         args.rate,
         lengths,
         parameters,
-        _profile(args.profile),
+        parse_profile(args.profile) if args.profile else None,
         Sessions(args.turns, duration_ns(args.think) / 1e9) if args.turns else None,
         parse_tree(args.prefix_tree) if args.prefix_tree else None,
         args.num_requests,
@@ -237,22 +233,6 @@ def _synth_rows(
     return synth(recipe), step | {
         k: v if isinstance(v, int | float) else str(v) for k, v in given.items() if v is not None
     }
-
-
-def _profile(text: str | None) -> Any:
-    from traces.profiles import from_instants, parse_profile
-    from traces.readers import open_trace
-    from traces.steps import duration_ns
-
-    if text is None:
-        return None
-    kind, _, rest = text.partition(":")
-    if kind != "trace":
-        return parse_profile(text)
-    name, _, bandwidth = rest.rpartition(":")
-    if not name:
-        raise TraceError(f"profile {text!r}: a trace's rate is trace:FILE:BANDWIDTH, as trace:day.csv:60s")
-    return from_instants(columns(open_trace(Path(name)).batches()).t_ns, duration_ns(bandwidth) / 1e9)
 
 
 def _convert(args: argparse.Namespace) -> Answer:

@@ -11,4 +11,5 @@ CHAT = Dialect(
     prompt_fields=lambda text: {"messages": [{"role": "user", "content": text}]},
     carrier=chat_carrier,
     has_template=True,
+    joints=(b'"},{"role":"assistant","content":"', b'"},{"role":"user","content":"'),
 )

@@ -11,4 +11,5 @@ COMPLETIONS = Dialect(
     prompt_fields=lambda text: {"prompt": text},
     carrier=completion_carrier,
     has_template=False,
+    joints=(b"", b""),
 )

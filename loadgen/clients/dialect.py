@@ -21,3 +21,6 @@ class Dialect:
     prompt_fields: Callable[[str], dict[str, Any]]
     carrier: Carrier
     has_template: bool
+    joints: tuple[bytes, bytes] | None = None
+    """JSON between a question and its answer, and between that and the next question, inside the prompt's
+    string; None: earlier turns cannot be carried."""

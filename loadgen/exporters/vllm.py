@@ -20,7 +20,7 @@ from loadgen.record import Outcome
 from loadgen.report.summary import summarise
 
 SCALARS = (
-    "date", "endpoint_type", "model_id", "num_prompts", "request_rate", "burstiness", "max_concurrency",
+    "simulated", "date", "endpoint_type", "model_id", "num_prompts", "request_rate", "burstiness", "max_concurrency",
     "duration", "completed", "failed", "total_input_tokens", "total_output_tokens", "request_throughput",
     "request_goodput", "output_throughput", "total_token_throughput",
 )  # fmt: skip

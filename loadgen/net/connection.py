@@ -51,7 +51,7 @@ class Connection:
     """A socket that serves one exchange at a time and belongs to a *keeper*."""
 
     __slots__ = (
-        "_closed", "_framed", "_heard", "_keeper", "_out", "_parser", "_reader", "_source", "_stamp_ns",
+        "_closed", "_framed", "_heard", "_keeper", "_lasting", "_out", "_parser", "_reader", "_source", "_stamp_ns",
         "_stamps", "_tls", "_whole", "_writer", "connect_end_ns", "connect_start_ns", "exchange",
         "idle_since_ns", "served", "sock", "target", "tls_end_ns",
     )  # fmt: skip
@@ -69,7 +69,7 @@ class Connection:
         self._stamps = stamps
         self._tls: TlsLayer | None = None
         self._out = memoryview(b"")
-        self._closed = self._whole = self._framed = self._heard = False
+        self._closed = self._whole = self._framed = self._heard = self._lasting = False
         self._stamp_ns, self._source = 0, ClockSource.LOOP
         self._reader: Any = None
         self._writer: Any = None
@@ -88,7 +88,7 @@ class Connection:
         except OSError as error:
             self._fail_to_connect(error.errno or 0)
             return
-        if code not in (0, errno.EINPROGRESS, errno.EAGAIN):
+        if code not in (0, errno.EINPROGRESS):  # EAGAIN: a unix socket's queue is full
             self._fail_to_connect(code)
             return
         loop = gevent.get_hub().loop
@@ -153,7 +153,7 @@ class Connection:
         record.clock = ClockSource.KERNEL
         record.sent_ns = now_ns()
         self._send(exchange.payload if self._tls is None else self._tls.encrypt(exchange.payload))
-        if exchange.ending is None and not self._out and record.sent_end_ns is None:
+        if self.exchange is exchange and not self._out and record.sent_end_ns is None:
             record.sent_end_ns = now_ns()
 
     def _send(self, data: bytes) -> None:
@@ -265,6 +265,8 @@ class Connection:
         assert exchange is not None
         exchange.status = self._parser.get_status_code()
         exchange.record.headers_ns = self._stamp_ns
+        if self._source is ClockSource.LOOP:
+            exchange.record.clock = ClockSource.LOOP
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
@@ -276,13 +278,15 @@ class Connection:
         assert self.exchange is not None
         if self.exchange.status >= 200:
             self._whole = True
-        else:
+            self._lasting = self._parser.should_keep_alive()  # the parser forgets it when this returns
+        else:  # nothing of it may look like the answer's own head
             self._framed = False
+            self.exchange.status, self.exchange.record.headers_ns = 0, None
 
     def _answered(self) -> None:
         exchange = self.exchange
         assert exchange is not None
-        reusable = self._parser.should_keep_alive() and not self._out and self._framed
+        reusable = self._lasting and not self._out and self._framed
         self.exchange = None
         if reusable:
             self.idle_since_ns = now_ns()
@@ -304,6 +308,7 @@ class Connection:
             self.exchange = None
             self.close()
             exchange.record.retries += 1
+            exchange.record.sent_end_ns = None
             self._keeper.stale(exchange)
         elif exchange is None or exchange.status == 0:
             self._end(Ending.FAILED, now_ns(), Outcome.PROTOCOL, f"{words} before its answer")

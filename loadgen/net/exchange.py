@@ -19,6 +19,9 @@ LONG_PIECES = 32
 MAX_DECODED_BYTES = 1 << 30
 """A compressed answer may not unfold beyond this."""
 
+DETECT = 47
+"""zlib's ``wbits`` for the largest window, gzip or zlib by the head."""
+
 
 class Ending(Enum):
     """How an exchange ended, as the wire saw it."""
@@ -59,7 +62,7 @@ class Exchange:
             self.is_event_stream = value.lower().startswith(b"text/event-stream")
         elif name == b"content-encoding" and value.lower() not in (b"identity", b""):
             if value.lower() in (b"gzip", b"x-gzip", b"deflate"):
-                self._decoder = zlib.decompressobj(wbits=47)
+                self._decoder = zlib.decompressobj(wbits=DETECT)
             else:
                 self.hints["content-encoding"] = value.decode("latin-1")
         elif name in (b"retry-after", b"location"):
@@ -86,14 +89,20 @@ class Exchange:
 
     def _decode(self, data: bytes) -> bytes:
         assert self._decoder is not None
-        try:
-            decoded = self._decoder.decompress(data, MAX_DECODED_BYTES - self._decoded + 1)
-        except zlib.error as error:
-            raise ValueError(f"broken compression: {error}") from None
-        self._decoded += len(decoded)
-        if self._decoded > MAX_DECODED_BYTES:
-            raise ValueError("compressed answer unfolds beyond 1 GiB")
-        return decoded
+        parts: list[bytes] = []
+        while data:
+            if self._decoder.eof:  # gzip may come in several members
+                self._decoder = zlib.decompressobj(wbits=DETECT)
+            try:
+                decoded = self._decoder.decompress(data, MAX_DECODED_BYTES - self._decoded + 1)
+            except zlib.error as error:
+                raise ValueError(f"broken compression: {error}") from None
+            self._decoded += len(decoded)
+            if self._decoded > MAX_DECODED_BYTES:
+                raise ValueError("compressed answer unfolds beyond 1 GiB")
+            parts.append(decoded)
+            data = self._decoder.unused_data
+        return b"".join(parts)
 
     def end(
         self, ending: Ending, done_ns: int, outcome: Outcome | None = None, error: str | None = None
@@ -106,5 +115,7 @@ class Exchange:
         record.done_ns = done_ns
         if outcome is not None:
             record.outcome = outcome
-        record.error = error or record.error
+            record.error = error or record.error
+        else:  # its answer decides; how the connection went is beside that
+            record.note = error or record.note
         self.finished(self)

@@ -90,7 +90,8 @@ def _difference(d: Difference) -> Json:
 
 
 def _warnings(a: Run, b: Run) -> list[str]:
-    found = []
+    simulated = [run.directory.name for run in (a, b) if run.document.get("simulated") is True]
+    found = [f"simulated by an engine model, not measured: {', '.join(simulated)}"] if simulated else []
     if a.document.get("salt") is not None and a.document.get("salt") == b.document.get("salt"):
         found.append("salts are equal: the later run may have met a warm prefix cache")
     transients = [steady_state(run, run.measured)["beginning"] for run in (a, b)]

@@ -37,7 +37,8 @@ def write_html(run: Run, summary: Json, path: Path) -> None:
 
 
 def _page(run: Run, summary: Json, charts: Json) -> str:
-    title = f"{summary['model_id'] or 'load test'} at {summary['base_url'] or 'an endpoint'}"
+    where = "an engine model (simulated)" if summary["simulated"] else summary["base_url"] or "an endpoint"
+    title = f"{summary['model_id'] or 'load test'} at {where}"
     sections = [
         _verdict(summary),
         _asked_and_sent(summary),

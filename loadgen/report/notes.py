@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.report.terminal import attainment_words, number
+from loadgen.report.terminal import SIMULATED, attainment_words, number
 
 Json = dict[str, Any]
 
@@ -42,12 +42,16 @@ def verdict_words(summary: Json) -> Verdict:
     validity, gates = summary["validity"], summary["gates"]
     failed = [gate for gate in gates if not gate["passed"]]
     lines = [*validity["reasons"]]
+    if summary["simulated"]:
+        lines.insert(0, f"Simulated: {SIMULATED}")
     if not validity["valid"]:
         head = "Invalid: draw no conclusions from this run"
     elif failed:
         head = f"Valid, but {len(failed)} of {len(gates)} gates failed"
     elif gates:
         head = "Valid, and every gate passed"
+    elif summary["simulated"]:
+        head = "The simulation is whole; it is as true as its model"
     else:
         head = "Valid: the generator kept to the schedule and its files are whole"
     lines += [f"{stop}: {why}" if why else stop for stop, why in summary["stops"].items()]

@@ -135,6 +135,7 @@ def _head(run: Run) -> Json:
     return {
         "format": "loadgen.summary",
         "version": 1,
+        "simulated": document.get("simulated") is True,
         "date": document.get("started_at"),
         "digest": document.get("digest"),
         "salt": document.get("salt"),

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 Json = dict[str, Any]
+SIMULATED = "an engine model in virtual time answered; no endpoint was asked"
 NARROW = 80
 FEW_WINDOWS = 30
 LATENCIES = (
@@ -29,6 +30,8 @@ ALSO = (
 def print_report(summary: Json, file: TextIO, percentiles: Sequence[float] = (50, 90, 95, 99)) -> None:
     """Print the summary's figures; nothing is computed here."""
     console = console_for(file)
+    if summary["simulated"]:
+        console.print(Text("SIMULATED", "bold yellow"), SIMULATED)
     _asked_and_sent(console, summary)
     _verdicts(console, summary)
     _latency(console, "Latency of successful requests, ms", summary["metrics"], percentiles)
@@ -88,7 +91,9 @@ def _asked_and_sent(console: Console, summary: Json) -> None:
 def _verdicts(console: Console, summary: Json) -> None:
     validity = summary["validity"]
     console.print()
-    if validity["valid"]:
+    if validity["valid"] and summary["simulated"]:
+        console.print(Text("VALID", "bold green"), "the simulation is whole; it is as true as its model")
+    elif validity["valid"]:
         console.print(
             Text("VALID", "bold green"), "the generator kept to the schedule and its files are whole"
         )

@@ -1,4 +1,4 @@
-"""Everything that only a real GPU can show, in one run of under six minutes.
+"""Everything that only a real GPU can show, in one run of under 200 seconds.
 
 ``python -m tests.bench.gpu_session OUT_DIR`` from the repository's root, on a machine with an NVIDIA GPU,
 torch, and nvidia-ml-py, grpcio, protobuf and prometheus-client importable. It writes:
@@ -22,34 +22,34 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from gpu_sidecar.proc_files import process_cpu_s, pss_bytes, read_text
+from tests.bench.gpu_activity import activity, fixture
+from tests.bench.gpu_cost import TreeCost
 
 ROOT = Path(__file__).parents[2]
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(":")}
 LISTEN, METRICS = "127.0.0.1:19481", "127.0.0.1:19482"
 
 PLAN: list[dict[str, Any]] = [
-    {"name": "idle", "kind": "idle", "seconds": 3},
-    {"name": "matmul", "kind": "matmul", "seconds": 6},
-    {"name": "copy", "kind": "copy", "seconds": 5},
-    {"name": "square_matmul_100_100", "kind": "matmul", "seconds": 8, "on_ms": 100, "off_ms": 100},
+    {"name": "idle", "kind": "idle", "seconds": 2},
+    {"name": "matmul", "kind": "matmul", "seconds": 5},
+    {"name": "copy", "kind": "copy", "seconds": 4},
+    {"name": "square_matmul_100_100", "kind": "matmul", "seconds": 6, "on_ms": 100, "off_ms": 100},
     {"name": "square_copy_100_100", "kind": "copy", "seconds": 6, "on_ms": 100, "off_ms": 100},
     {"name": "square_matmul_500_500", "kind": "matmul", "seconds": 8, "on_ms": 500, "off_ms": 500},
-    {"name": "h2d", "kind": "h2d", "seconds": 4},
-    {"name": "idle2", "kind": "idle", "seconds": 3},
+    {"name": "h2d", "kind": "h2d", "seconds": 3},
+    {"name": "idle2", "kind": "idle", "seconds": 2},
 ]
-ACTIVITIES = (
-    "gr_engine_active",
-    "sm_active",
-    "sm_occupancy",
-    "tensor_active",
-    "dram_active",
-    "pcie_rx_bytes_per_s",
-)
+COST_PLAN: list[dict[str, Any]] = [
+    {"name": "idle", "kind": "idle", "seconds": 15},
+    {"name": "matmul", "kind": "matmul", "seconds": 25},
+]
+OBSERVER_SECONDS = 4
 
 
 class Session:
@@ -71,7 +71,9 @@ class Session:
         except Exception as error:
             self.result[name] = {"error": f"{type(error).__name__}: {error}"}
             print(f"{name}: {error}", file=sys.stderr)
-        print(f"{name}: {time.monotonic() - begun:.1f} s", flush=True)
+        took_s = round(time.monotonic() - begun, 1)
+        self.result.setdefault("took_s", {})[name] = took_s
+        print(f"{name}: {took_s} s", flush=True)
         (self.out / "result.json").write_text(json.dumps(self.result, indent=1))
 
     def agent(self, *arguments: str) -> list[str]:
@@ -143,33 +145,21 @@ class Session:
             cwd=ROOT, env=ENV, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         time.sleep(3)
-        truths = []
-        for _ in PLAN:
-            load.stdin.write("go\n")
-            load.stdin.flush()
-            truths.append(json.loads(load.stdout.readline()))
+        truths = [_phase(load) for _ in PLAN]
         load.wait(timeout=30)
         recorder.wait(timeout=60)
         (self.out / "truth.json").write_text(json.dumps(truths))
         rows = [json.loads(line) for line in path.read_text().splitlines()]
-        self._fixture(rows, truths)
-        return {truth["name"]: {**self._seen(rows, truth), **_truth_summary(truth)} for truth in truths}
+        (self.out / "square_fixture.jsonl").write_text(fixture(rows, truths))
+        seen = activity(rows, truths)
+        for truth in truths:
+            seen[truth["name"]] |= {**self._power(rows, truth), **_truth_summary(truth)}
+        return {"sampled": rates(rows), "phases": seen}
 
-    def _seen(self, rows: list[dict[str, Any]], truth: dict[str, Any]) -> dict[str, Any]:
-        """Means over the phase of each activity, weighted by the rows' own windows inside it."""
+    def _power(self, rows: list[dict[str, Any]], truth: dict[str, Any]) -> dict[str, Any]:
+        """The phase's power and utilisation from the driver's buffers, and power from its energy counter."""
         begin_ns, end_ns = truth["begin_ns"], truth["end_ns"]
         seen: dict[str, Any] = {}
-        for name in ACTIVITIES:
-            weight = total = windows = 0.0
-            for row in rows:
-                if row.get("type") == "sample" and name in row["values"]:
-                    inside = min(row["t_ns"], end_ns) - max(row["start_ns"], begin_ns)
-                    if inside > 0 and row["t_ns"] - row["start_ns"] < 2e9:
-                        weight += inside
-                        total += inside * row["values"][name]
-                        windows += 1
-            seen[name] = round(total / weight, 4) if weight else None
-            seen["windows"] = int(windows) if name == "sm_active" else seen.get("windows")
         for name in ("power_w", "gpu_util_ratio"):
             points = [
                 v
@@ -188,55 +178,39 @@ class Session:
             seen["energy_w"] = round((e1 - e0) / ((t1 - t0) / 1e9), 1)
         return seen
 
-    def _fixture(self, rows: list[dict[str, Any]], truths: list[dict[str, Any]]) -> None:
-        square = [truth for truth in truths if truth["name"].startswith("square")]
-        with (self.out / "square_fixture.jsonl").open("w") as stream:
-            for truth in square:
-                stream.write(json.dumps({"type": "truth", **truth}) + "\n")
-            for row in rows:
-                wanted = row.get("type") == "sample" and row["source"] == "nvml.gpm"
-                if wanted and any(t["begin_ns"] <= row["t_ns"] <= t["end_ns"] for t in square):
-                    kept = {key: row[key] for key in ("type", "source", "start_ns", "t_ns", "values")}
-                    stream.write(json.dumps(kept, separators=(",", ":")) + "\n")
-
     def cost(self) -> Any:
-        """CPU and PSS of agent and child together at 20 Hz, one subscriber, idle and under matmul."""
-        costs = {}
-        for name, kind, seconds in (("idle", "idle", 20), ("matmul", "matmul", 60)):
-            load = self.load([{"name": name, "kind": kind, "seconds": seconds + 10}], f"cost_{name}")
-            try:
-                costs[name] = self._measure_cost(seconds * self.scale)
-            finally:
-                load.kill()
-                load.wait()
-        return costs
-
-    def _measure_cost(self, seconds: float) -> dict[str, Any]:
-        agent, subscriber = self._serve(), None
+        """CPU and PSS of agent and child together at 20 Hz with one subscriber, idle and under matmul."""
+        load = self.load(COST_PLAN, "cost", "--wait")
+        agent = self._serve()
+        subscriber = subprocess.Popen(
+            [sys.executable, "-c", SUBSCRIBER, LISTEN], cwd=ROOT, env=ENV, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        tree = TreeCost(agent.pid)
         try:
-            subscriber = subprocess.Popen(
-                [sys.executable, "-c", SUBSCRIBER, LISTEN], cwd=ROOT, env=ENV, stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, text=True,
-            )  # fmt: skip
-            time.sleep(3)
-            pids = [agent.pid, *_children(agent.pid)]
-            begun, before = time.monotonic(), _cpu_s(pids)
-            time.sleep(seconds)
-            took, used = time.monotonic() - begun, _cpu_s(pids) - before
-            pss = [pss_bytes(pid) for pid in pids]
-            known = [part for part in pss if part is not None]
+            time.sleep(3)  # starting is not sampling
+            costs: dict[str, Any] = {phase["name"]: self._cost_of_phase(load, tree) for phase in COST_PLAN}
+            costs |= tree.stop()
             rows, _ = subscriber.communicate("stop\n", timeout=20)
-            return {
-                "seconds": round(took, 1), "cpu_percent_of_a_core": round(100 * used / took, 2),
-                "pss_mb": round(sum(known) / 1e6, 1) if len(known) == len(pss) else None,
-                "pss_mb_each": [round(part / 1e6, 1) for part in known],
-                **json.loads(rows),
-            }  # fmt: skip
+            return costs | json.loads(rows)
         finally:
-            if subscriber is not None and subscriber.poll() is None:
-                subscriber.kill()
+            for process in (load, subscriber):
+                process.kill()
+                process.wait()
             agent.terminate()
             agent.wait(timeout=20)
+
+    def _cost_of_phase(self, load: subprocess.Popen[str], tree: TreeCost) -> dict[str, float]:
+        begun_s, before = time.monotonic(), tree.cpu()
+        _phase(load)
+        took_s, after = time.monotonic() - begun_s, tree.cpu()
+        agent, child = (100 * (b - a) / took_s for a, b in zip(before, after, strict=True))
+        return {
+            "seconds": round(took_s, 1),
+            "agent_cpu_percent_of_a_core": round(agent, 2),
+            "children_cpu_percent_of_a_core": round(child, 2),
+            "cpu_percent_of_a_core": round(agent + child, 2),
+        }
 
     def _serve(self) -> subprocess.Popen[bytes]:
         command = self.agent(
@@ -258,48 +232,82 @@ class Session:
     def observer_effect(self) -> Any:
         """Matmul iterations with the agent and without, in turns, so that drift falls on both alike."""
         turns = [("without", False), ("with", True), ("with", True), ("without", False)] * 2
-        plan = [{"name": name, "kind": "matmul", "seconds": 6} for name, _ in turns]
+        plan = [{"name": name, "kind": "matmul", "seconds": OBSERVER_SECONDS} for name, _ in turns]
         load = self.load(plan, "observer", "--wait")
-        assert load.stdin is not None
-        assert load.stdout is not None
-        rates: dict[str, list[float]] = {"with": [], "without": []}
+        per_s: dict[str, list[float]] = {"with": [], "without": []}
         p99: dict[str, list[float]] = {"with": [], "without": []}
         for name, watched in turns:
             agent = self._serve() if watched else None
             time.sleep(1.5)
-            load.stdin.write("go\n")
-            load.stdin.flush()
-            truth = json.loads(load.stdout.readline())
+            truth = _phase(load)
             if agent is not None:
                 agent.terminate()
                 agent.wait(timeout=20)
-            rates[name].append(round(truth["iterations"] / ((truth["end_ns"] - truth["begin_ns"]) / 1e9), 2))
+            per_s[name].append(round(truth["iterations"] / ((truth["end_ns"] - truth["begin_ns"]) / 1e9), 2))
             p99[name].append(round(truth["p99_us"], 1))
         load.wait(timeout=30)
-        means = {name: statistics.fmean(values) for name, values in rates.items()}
+        means = {name: statistics.fmean(values) for name, values in per_s.items()}
         return {
-            "iterations_per_s": rates,
+            "iterations_per_s": per_s,
             "p99_us": p99,
             "ratio_with_to_without": round(means["with"] / means["without"], 5),
-            "spread_without": round((max(rates["without"]) - min(rates["without"])) / means["without"], 5),
+            "pair_ratios": [round(a / b, 5) for a, b in zip(per_s["with"], per_s["without"], strict=True)],
+            "spread_without": round((max(per_s["without"]) - min(per_s["without"])) / means["without"], 5),
         }
 
 
 SUBSCRIBER = """
 import json, sys, threading
 from gpu_sidecar.client import Link, Subscriber
+from gpu_sidecar.sample import to_json
+from tests.bench.gpu_session import rates
 subscriber = Subscriber(Link(sys.argv[1]))
 threading.Thread(target=lambda: (sys.stdin.readline(), subscriber.stop()), daemon=True).start()
-missed, longest, sources = None, 0.0, {}
-for row in subscriber.rows():
-    source = getattr(row, "source", "event")
-    sources[source] = sources.get(source, 0) + 1
-    if source == "agent":
-        missed = row.values.get("agent_missed_ticks_total", missed)
-        longest = max(longest, row.values.get("agent_tick_seconds", 0.0))
-print(json.dumps({"missed_ticks": missed, "longest_tick_ms": round(longest * 1e3, 2), "rows": sources,
-                  "gaps": subscriber.statistics.gaps}))
+rows = [to_json(row) for row in subscriber.rows()]
+print(json.dumps({"sampled": rates(rows), "gaps": subscriber.statistics.gaps}))
 """
+
+
+def rates(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What sampling reached: rows a second and the gaps between them by tier, events by name, misses.
+
+    The tiers by a metric of each: ``fb_used_bytes`` 20 Hz, ``sm_active`` one a latch, ``gr_engine_active``
+    2 Hz, ``energy_j_total`` 1 Hz.
+    """
+    reached: dict[str, Any] = {}
+    for metric in ("fb_used_bytes", "sm_active", "gr_engine_active", "energy_j_total"):
+        stamps = [row["t_ns"] for row in rows if row.get("type") == "sample" and metric in row["values"]]
+        if len(stamps) > 1:
+            gaps_ms = sorted((b - a) / 1e6 for a, b in pairwise(stamps))
+            reached[metric] = {
+                "rows": len(stamps),
+                "per_s": round(1e9 * (len(stamps) - 1) / (stamps[-1] - stamps[0]), 3),
+                "gap_ms_p50_p99_max": [
+                    round(gaps_ms[min(len(gaps_ms) - 1, int(len(gaps_ms) * q))], 2) for q in (0.5, 0.99, 1)
+                ],
+            }
+    own = [row["values"] for row in rows if row.get("source") == "agent"]
+    missed = [values["agent_missed_ticks_total"] for values in own if "agent_missed_ticks_total" in values]
+    ticks = [values["agent_tick_seconds"] for values in own if "agent_tick_seconds" in values]
+    events = Counter(row["event"] for row in rows if row.get("type") == "event")
+    return reached | {
+        "missed_ticks": missed[-1] if missed else None,
+        "longest_tick_ms": round(max(ticks) * 1e3, 2) if ticks else None,
+        "events": dict(events),
+        "worker_exits": [row["data"] for row in rows if row.get("event") == "worker_exited"],
+    }
+
+
+def _phase(load: subprocess.Popen[str]) -> dict[str, Any]:
+    """Let the load run its next phase; the truth of it. Raises ``RuntimeError`` when the load died."""
+    assert load.stdin is not None
+    assert load.stdout is not None
+    load.stdin.write("go\n")
+    load.stdin.flush()
+    line = load.stdout.readline()
+    if not line:
+        raise RuntimeError("the load process died")
+    return dict(json.loads(line))
 
 
 def _truth_summary(truth: dict[str, Any]) -> dict[str, Any]:
@@ -308,20 +316,6 @@ def _truth_summary(truth: dict[str, Any]) -> dict[str, Any]:
         for key in ("duty", "rate", "unit", "iterations")
         if key in truth
     }
-
-
-def _children(pid: int) -> list[int]:
-    """Direct children, by each process's own word on its parent (not every kernel has a children file)."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        text = read_text(folder / "stat") if folder.name.isdigit() else None
-        if text and int(text[text.rindex(")") + 2 :].split()[1]) == pid:
-            found.append(int(folder.name))
-    return found
-
-
-def _cpu_s(pids: list[int]) -> float:
-    return sum(process_cpu_s(pid) or 0.0 for pid in pids)
 
 
 def main() -> int:

@@ -104,7 +104,7 @@ def test_nobody_at_the_agent_s_address_is_4(capsys: pytest.CaptureFixture[str]) 
 def test_record_writes_a_header_rows_in_order_and_an_end(tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
     ran = sidecar("record", "--sampler", "fake", "--sampler", "proc", "--pid", str(os.getpid()),
-                  "--out", str(out), "--seconds", "1.2", "--json")  # fmt: skip
+                  "--out", str(out), "--seconds", "3", "--json")  # fmt: skip
     said, err = ran.communicate(timeout=30)
     assert ran.returncode == 0, err
     summary = json.loads(said)

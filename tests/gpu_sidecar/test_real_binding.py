@@ -35,7 +35,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         "--out",
         str(out),
         "--seconds",
-        "1.6",
+        "2.6",  # two one-second ticks, also on a machine that starts processes slowly
     ]
     subprocess.run(command, env=env, check=True, capture_output=True)
     return [json.loads(line) for line in out.read_text().splitlines()]

@@ -59,7 +59,7 @@ class Bench:
         record.done_ns = self.clock.now_ns()
         record.outcome = self._outcome(record)
         self.records.append(record)
-        self.dispatcher.answered(record.done_ns)
+        self.dispatcher.answered(record)
         self.dispatcher.settled(record)
 
     def run(self, t0_ns: int = 0) -> list[Record]:

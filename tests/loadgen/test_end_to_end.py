@@ -114,7 +114,7 @@ def test_a_frozen_server_shows_in_ttft_and_not_in_lag(tmp_path: Path) -> None:
     assert load.returncode == 0, err
     found = records(tmp_path / "r")
     slow = [r for r in found if r["first_ns"] - r["sent_ns"] > 1_000 * MS]
-    assert 10 <= len(slow) <= 30
+    assert 10 <= len(slow) <= 50
     assert max(r["first_ns"] - r["due_ns"] for r in found) > 1_500 * MS
     assert summary(tmp_path / "r")["validity"]["valid"]
 

@@ -1,0 +1,91 @@
+"""Settings, endpoints and findings: what every scenario shares."""
+
+import json
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.errors import ExitCode, UsageError
+from scenarios import SCENARIOS
+from scenarios.finding import Finding, Number, check_out, finding_to_json, first_of, write_finding
+from scenarios.scenario import Setting
+
+EVERY = pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda s: s.name)
+
+
+@EVERY
+def test_a_scenario_is_found_under_its_own_name_of_plain_words(scenario):
+    assert SCENARIOS[scenario.name] is scenario
+    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", scenario.name)
+    assert re.fullmatch(r"E\d+", scenario.experiment)
+    assert scenario.question.endswith("?")
+
+
+@EVERY
+def test_every_default_is_unset_or_of_its_settings_kind_and_reads_back_from_its_text(scenario):
+    assert scenario.settings_from({}) == {name: s.default for name, s in scenario.settings.items()}
+    for name, setting in scenario.settings.items():
+        assert setting.meaning
+        if setting.default is not None:
+            assert type(setting.default) is setting.kind
+            assert setting.parse(name, str(setting.default)) == setting.default
+
+
+def test_experiments_are_numbered_once():
+    numbers = [s.experiment for s in SCENARIOS.values()]
+    assert len(set(numbers)) == len(numbers)
+
+
+@EVERY
+def test_an_unknown_setting_is_refused_with_the_choices(scenario):
+    with pytest.raises(UsageError, match=rf"'colour'; choices: {next(iter(scenario.settings))}"):
+        scenario.settings_from({"colour": "red"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "needed"),
+    [(int, "1.5", "whole number"), (float, "fast", "a number"), (bool, "perhaps", "true or false")],
+)
+def test_a_value_of_the_wrong_kind_is_refused_with_its_text(kind, text, needed):
+    with pytest.raises(UsageError, match=f"--set x={text}: {needed}|--set x={text}: a {needed}"):
+        Setting(kind, None, "x").parse("x", text)
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("NO", False), ("1", True)])
+def test_switches_take_the_usual_words(text, value):
+    assert Setting(bool, None, "x").parse("x", text) is value
+
+
+@given(st.lists(st.sampled_from(list(ExitCode))))
+def test_the_exit_code_is_the_first_that_applies(codes):
+    order = [2, 130, 4, 3, 1, 0]
+    assert first_of(codes) == min(codes, key=order.index, default=0)
+
+
+def test_an_answer_with_a_reason_against_it_is_invalid_whatever_its_runs_say():
+    finding = Finding("yes", "Yes.", why_not=("too few",), codes=(0, 1))
+    assert not finding.valid
+    assert finding.exit_code == ExitCode.INVALID_RUN
+    assert Finding("yes", "Yes.", codes=(0, 1)).exit_code == ExitCode.GATE_FAILED
+
+
+def test_a_finding_is_json_without_infinities(tmp_path):
+    finding = Finding("a", "A.", {"x": Number(math.inf, "ms", "m", low=1.0, high=math.nan)}, runs=("a",))
+    path = write_finding(tmp_path / "deep" / "er", finding_to_json(finding, {"scenario": "s"}))
+    row = json.loads(path.read_text())
+    assert row["numbers"]["x"] | {} == {
+        "value": None, "unit": "ms", "meaning": "m", "low": 1.0, "high": None, "why": None,
+    }  # fmt: skip
+    assert (row["answer"], row["valid"], row["why_not"], row["scenario"]) == ("a", True, [], "s")
+    assert [p.name for p in path.parent.iterdir()] == ["finding.json"]
+
+
+@pytest.mark.parametrize("name", ["finding.json", "plan.json"])
+def test_a_directory_that_is_taken_is_refused(tmp_path, name):
+    check_out(tmp_path)
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(UsageError, match=f"already holds a {name}"):
+        check_out(tmp_path)
