@@ -26,6 +26,9 @@ from loadgen.analysis.rows import Floats, Ints
 
 LEAST = 8
 """Windows below which not even the coefficient is given."""
+BLOCK_LOSS = math.sqrt(1 / (1 - 1 / 10))
+"""Intervals are wider by this: blocks of five autocorrelation times lose up to a tenth of an AR(1)'s variance,
+2 rho / ((1 - rho)(1 + rho) length)."""
 
 
 @dataclass(frozen=True)
@@ -88,5 +91,8 @@ def _interval(zx: Floats, zy: Floats, blocks: Ints, value: float) -> tuple[float
         r = (sxy - sx * sy / n) / np.sqrt((sxx - sx * sx / n) * (syy - sy * sy / n))
     z = np.arctanh(np.clip(r[np.isfinite(r)], -0.999999, 0.999999))
     low, high = np.quantile(z, (TAIL, 1 - TAIL))
-    middle, factor = math.atanh(min(max(value, -0.999999), 0.999999)), small_sample_t(len(sums)) / Z
+    middle, factor = (
+        math.atanh(min(max(value, -0.999999), 0.999999)),
+        BLOCK_LOSS * small_sample_t(len(sums)) / Z,
+    )
     return math.tanh(middle - (middle - low) * factor), math.tanh(middle + (high - middle) * factor)

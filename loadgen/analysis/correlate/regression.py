@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.analysis.correlate.association import ranks
+from loadgen.analysis.correlate.association import BLOCK_LOSS, ranks
 from loadgen.analysis.correlate.capture import Capture, Signal
 from loadgen.analysis.correlate.windows import first_of, per_request
 from loadgen.analysis.intervals import (
@@ -143,7 +143,7 @@ def coefficient_intervals(x: Floats, y: Floats, blocks: Ints, middle: Floats) ->
     left, right = (drawn @ squares).reshape(-1, p, p), drawn @ products
     solved = np.einsum("rij,rj->ri", np.linalg.pinv(left), right)
     low, high = np.quantile(solved, (TAIL, 1 - TAIL), axis=0)
-    factor = small_sample_t(n) / Z
+    factor = BLOCK_LOSS * small_sample_t(n) / Z
     return middle - (middle - low) * factor, middle + (high - middle) * factor
 
 
