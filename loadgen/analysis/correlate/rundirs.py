@@ -80,7 +80,9 @@ def capture_run(run: Run, readers: list[SamplesReader] | None = None) -> Capture
 def parts(run: Run) -> tuple[Stage, ...]:
     """Equal pieces of the measured run, at most eight, at least 15 s each: our plans name no stages."""
     rows = run.rows
-    due = rows.instant("due_ns")[rows.has("due_ns")]
+    due = rows.instant("due_ns")[
+        rows.has("due_ns") & rows.has("sent_ns")
+    ]  # a run cut short ended at its last
     end = int(due.max(initial=0)) + 1
     closed = run.options.get("concurrency") is not None
     start = min(run.warmup_ns, end - 1)
