@@ -5,8 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from loadgen.errors import UsageError
 from loadgen.quantity import parse_duration_ns
+
+if TYPE_CHECKING:
+    from loadgen.analysis.correlate.capture import Capture
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,14 +23,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--window", default="1s", metavar="1s", help="window, at least 200ms (default: %(default)s)"
     )
+    parser.add_argument(
+        "--tables", type=Path, metavar="DIR", help="write the windows and requests there as CSV"
+    )
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the answers. Raises UsageError when DIR is neither a run nor a recording, or windows are too short."""
-    from loadgen.analysis.correlate.answer import correlate
+    from loadgen.analysis.correlate.answer import answers
+    from loadgen.analysis.correlate.rundirs import load_capture
 
-    found = correlate(args.directory, parse_duration_ns(args.window))
+    width_ns = parse_duration_ns(args.window)
+    capture = load_capture(args.directory)
+    found = answers(capture, width_ns)
+    if args.tables:
+        write(capture, width_ns, args.tables)
     if args.json:
         import orjson
 
@@ -35,3 +48,14 @@ def run(args: argparse.Namespace) -> int:
 
         print(text(found))
     return 0
+
+
+def write(capture: Capture, width_ns: int, directory: Path) -> None:
+    """The tables. Raises UsageError where they cannot be written."""
+    from loadgen.analysis.correlate.windows import windows_of
+    from loadgen.report.correlation_tables import write_tables
+
+    try:
+        write_tables(capture, windows_of(capture, width_ns), directory)
+    except OSError as error:
+        raise UsageError(f"cannot write {directory}: {error.strerror}") from None

@@ -62,6 +62,12 @@ def _knee(found: Json) -> Iterator[str]:
     if knee["found"]:
         low, high = knee["bracket_per_s"]
         yield f"saturation knee between {low:.1f} and {high:.1f} requests/s offered"
+        also = knee["confirmation"]
+        yield (
+            f"  below it {_n(also['waiting_below'], 2)} requests waited and {_share(also['completed_ratio_below'])} of "
+            f"those offered were done within their stage, beyond it {_n(also['waiting_beyond'], 2)} and "
+            f"{_share(also['completed_ratio_beyond'])}"
+        )
     else:
         why = "; ".join(f"{name}: {curve['why']}" for name, curve in knee["curves"].items())
         yield f"no saturation knee: {why}"

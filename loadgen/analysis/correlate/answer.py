@@ -52,6 +52,7 @@ def answers(capture: Capture, window_ns: int = S) -> Json:
     """All answers about one capture."""
     windows = windows_of(capture, window_ns)
     stages = stage_figures(capture, windows)
+    work = stage_work(capture, windows, stages)
     found: Json = {
         "format": FORMAT,
         "version": 1,
@@ -77,8 +78,8 @@ def answers(capture: Capture, window_ns: int = S) -> Json:
         "stages": stages,
         "lags": lags_json(capture),
         "regression": regressions(capture),
-        "knee": knee_json(stages),
-        "work": stage_work(capture, windows, stages),
+        "knee": knee_json(stages, work),
+        "work": work,
         "request_activity": request_activity(capture),
         "links": links(windows),
         "roofline": roofline_json(capture, windows),
@@ -167,7 +168,7 @@ def roofline_json(capture: Capture, windows: Windows) -> Json | None:
     return found
 
 
-def knee_json(stages: list[Json]) -> Json:
+def knee_json(stages: list[Json], work: list[Json]) -> Json:
     """The saturation knee over offered rate of the open stages; never from SM activity alone."""
     open_stages = [stage for stage in stages if not stage["closed"] and stage["offered_per_s"]]
     rates = np.array([stage["offered_per_s"] for stage in open_stages], np.float64)
@@ -182,7 +183,28 @@ def knee_json(stages: list[Json]) -> Json:
         name: {"rate_per_s": knee.rate, "p_value": knee.p_value, "why": knee.why}
         for name, knee in each.items()
     }
-    return {"found": bool(found), "bracket_per_s": [low, high] if found else None, "curves": curves}
+    answer: Json = {"found": bool(found), "bracket_per_s": [low, high] if found else None, "curves": curves}
+    if low is not None and high is not None:
+        answer["confirmation"] = confirmation(stages, work, (low, high))
+    return answer
+
+
+def confirmation(stages: list[Json], work: list[Json], bracket_per_s: tuple[float, float]) -> Json:
+    """What else turns beyond the knee: mean waiting requests, and how many of the offered ones ended in the stage."""
+    sides: dict[str, list[int]] = {"below": [], "beyond": []}
+    for place, stage in enumerate(stages):
+        if not stage["closed"] and stage["offered_per_s"]:
+            if stage["offered_per_s"] <= bracket_per_s[0]:
+                sides["below"].append(place)
+            elif stage["offered_per_s"] >= bracket_per_s[1]:
+                sides["beyond"].append(place)
+    found: Json = {}
+    for side, places in sides.items():
+        waiting = [stages[p]["engine_waiting"] for p in places if stages[p]["engine_waiting"] is not None]
+        sent = sum(stages[p]["requests"] for p in places)
+        found[f"waiting_{side}"] = sum(waiting) / len(waiting) if waiting else None
+        found[f"completed_ratio_{side}"] = sum(work[p]["requests"] for p in places) / sent if sent else None
+    return found
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import shutil
 from pathlib import Path
 
@@ -211,3 +212,22 @@ def test_the_estimated_sm_activity_stands_beside_the_measured_with_its_error(fou
 
 def test_a_link_at_a_tenth_of_a_gigabyte_is_not_saturated(found) -> None:
     assert not found["links"]["pcie_rx_bytes_per_s"]["saturated"]
+
+
+def test_more_waits_and_less_is_done_beyond_the_knee(found) -> None:
+    confirmation = found["knee"]["confirmation"]
+    assert confirmation["waiting_beyond"] > confirmation["waiting_below"]
+    assert confirmation["completed_ratio_beyond"] < confirmation["completed_ratio_below"]
+
+
+def test_the_tables_hold_every_window_and_every_answered_request(
+    healthy: Path, tmp_path: Path, capsys
+) -> None:
+    assert main(["correlate", str(healthy), "--tables", str(tmp_path / "t"), "--json"]) == 0
+    found = orjson.loads(capsys.readouterr().out)
+    windows = (tmp_path / "t" / "correlate-windows.csv").read_text().splitlines()
+    requests = list(csv.DictReader((tmp_path / "t" / "correlate-requests.csv").open()))
+    assert len(windows) == found["windows"]["n"] + 1
+    assert len(requests) == found["answered"]
+    shown = np.array([float(row["sm_active_prefill"]) for row in requests])
+    assert shown.mean() == pytest.approx(found["request_activity"]["sm_active"]["prefill"])
