@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Literal, Protocol
@@ -105,10 +105,17 @@ class Request:
     """
 
     record: Record
-    payload: bytes
+    payload: Sized
     think_ns: int | None = None
     row: ScheduleRow | None = None
     last: bool = False
+
+
+class Writer(Protocol):
+    """What makes a row's request, ready to be sent."""
+
+    def write(self, row: ScheduleRow, request_id: str) -> Sized:
+        """The request's bytes, in the form that its endpoint's client takes."""
 
 
 class RequestWriter:
@@ -156,7 +163,7 @@ class RenderedAhead:
     def __init__(
         self,
         rows: Iterator[ScheduleRow],
-        writer: RequestWriter,
+        writer: Writer,
         run_id: str,
         look_ahead: tuple[int, int, int] = (2_000_000_000, 64_000_000, 4096),
         followers: Followers = "ahead",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Callable
 from enum import Enum, auto
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from loadgen.record import ClockSource, Outcome, Record
 
 if TYPE_CHECKING:
-    from loadgen.clients.openai import AnswerReader
+    from loadgen.clients.dialect import Reader
     from loadgen.net.connection import Connection
 
 LONG_PIECES = 32
@@ -50,7 +51,7 @@ class Exchange:
         self.ending: Ending | None = None
         self.deadline_ns = 0
         self.connection: Connection | None = None
-        self.reader: AnswerReader | None = None
+        self.reader: Reader | None = None
         self.on_long: Callable[[Exchange], None] | None = None
         self._decoder: zlib._Decompress | None = None
         self._decoded = 0
@@ -103,6 +104,13 @@ class Exchange:
             parts.append(decoded)
             data = self._decoder.unused_data
         return b"".join(parts)
+
+    def abort(self, outcome: Outcome, error: str) -> None:
+        """Give it up, wherever it is: it ends with *outcome*, what it had received is kept."""
+        if self.connection is not None:
+            self.connection.abort(outcome, error)
+        else:
+            self.end(Ending.FAILED, time.monotonic_ns(), outcome, error)
 
     def end(
         self, ending: Ending, done_ns: int, outcome: Outcome | None = None, error: str | None = None
