@@ -189,14 +189,14 @@ class Engine:
     def _settle(self, exchange: Exchange) -> None:
         """Parse what has come, decide the outcome, write the record."""
         record = exchange.record
-        decided = record.outcome if record.outcome is not Outcome.NOT_SENT or record.error else None
+        decided = (record.outcome, record.error)
         text = ""
         try:
             text = self.options.dialect.settle(exchange, keep_text=self._keeps_text(record))
         except ValueError as error:
             record.outcome, record.error = Outcome.PROTOCOL, str(error)
-        if decided is not None:
-            record.outcome = decided
+        if decided != (Outcome.NOT_SENT, None):
+            record.outcome, record.error = decided
         self._write(record)
         if self.options.on_answer_text is not None:
             self.options.on_answer_text(record, text)

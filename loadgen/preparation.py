@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +15,26 @@ from gevent.event import Event
 from loadgen import __version__
 from loadgen.breaker import Breaker
 from loadgen.clients import CLIENTS
-from loadgen.clients.dialect import Dialect
+from loadgen.clients.dialect import Client, Dialect
+from loadgen.clients.service import GrpcDialect
 from loadgen.clock import measure_anchor
 from loadgen.conversation import Conversations
 from loadgen.dispatch import Caps
 from loadgen.endpoint import EndpointFacts, Prober, probe_endpoint
 from loadgen.engine import Engine, EngineOptions
 from loadgen.errors import UsageError
-from loadgen.net.pool import Pool
+from loadgen.grpc_endpoint import open_grpc, parts_of
+from loadgen.mixed import MixedClient, MixedSender, MixedWriter
+from loadgen.net.pool import Pool, Sender
 from loadgen.net.stamps import StampClock
 from loadgen.net.target import Target, TlsOptions, resolve_target
 from loadgen.plan import Plan, is_loopback, plan_to_json
-from loadgen.prompts import Followers, Prompts, PromptWriter, RenderedAhead, RequestWriter
+from loadgen.prompts import Followers, Prompts, PromptWriter, RenderedAhead, RequestWriter, Writer
 from loadgen.record import Record
 from loadgen.rundir import anchor_to_json, host_facts, new_run_directory, versions, write_plan
 from loadgen.schedule import Schedule, Survey
 from loadgen.spool import Spool
+from loadgen.targets import TargetPlan, shared_out, targets_of
 from loadgen.workload import schedule_of
 
 OPEN_AHEAD_MOST = 256
@@ -84,15 +88,21 @@ def api_key(plan: Plan, environ: dict[str, str] | None = None) -> str | None:
     return key
 
 
-def dialect_of(plan: Plan) -> Dialect:
-    """The plan's dialect. Raises UsageError naming the choices."""
+def dialect_of(plan: Plan) -> Dialect | GrpcDialect:
+    """The plan's dialect. Raises UsageError naming the choices, or when the URL's scheme is not the dialect's."""
     dialect = CLIENTS.get(plan.endpoint)
     if dialect is None:
         raise UsageError(f"unknown endpoint {plan.endpoint!r}: choose one of {', '.join(CLIENTS)}")
+    over_grpc = (plan.base_url or "").startswith("grpc")
+    if over_grpc != isinstance(dialect, GrpcDialect):
+        able = [name for name, known in CLIENTS.items() if isinstance(known, GrpcDialect) == over_grpc]
+        raise UsageError(
+            f"--endpoint {dialect.name} does not go with {plan.base_url}: choose {', '.join(able)}"
+        )
     return dialect
 
 
-def carried_joints(plan: Plan, dialect: Dialect) -> tuple[bytes, bytes] | None:
+def carried_joints(plan: Plan, dialect: Dialect | GrpcDialect) -> tuple[bytes, bytes] | None:
     """What stands between carried turns; None when none are. Raises UsageError where the dialect cannot."""
     if not plan.carry_answers:
         return None
@@ -102,15 +112,20 @@ def carried_joints(plan: Plan, dialect: Dialect) -> tuple[bytes, bytes] | None:
     return dialect.joints
 
 
-def check_target(plan: Plan) -> None:
+def check_targets(plan: Plan, targets: list[TargetPlan]) -> None:
     """Refuse a run without a target, or at a machine that nobody has said is theirs."""
-    if plan.base_url is None:
-        raise UsageError("no endpoint: name one with --base-url")
-    if not plan.i_own_this_endpoint and not is_loopback(plan.base_url):
-        raise UsageError(
-            f"{plan.base_url} is not on this machine: a load test can take it down. "
-            "Say --i-own-this-endpoint if it is yours to test"
-        )
+    for target in targets:
+        url = target.plan.base_url
+        if url is None:
+            raise UsageError("no endpoint: name one with --base-url")
+        if not plan.i_own_this_endpoint and not is_loopback(url):
+            raise UsageError(
+                f"{url} is not on this machine: a load test can take it down. "
+                "Say --i-own-this-endpoint if it is yours to test"
+            )
+        dialect_of(target.plan)
+    if plan.carry_answers and len(targets) > 1:
+        raise UsageError("--carry-answers goes with one endpoint")
     if plan.trace is None and plan.arrival is None and plan.concurrency is None:
         raise UsageError("no load: name a --trace, an --arrival model or a --concurrency")
 
@@ -137,6 +152,7 @@ def request_writer(
 ) -> RequestWriter:
     """Encode all that the requests share."""
     dialect = dialect_of(plan)
+    assert isinstance(dialect, Dialect)
     fields: dict[str, Any] = {"model": facts.model, "stream": True}
     if facts.usage != "none":
         fields["stream_options"] = {"include_usage": True}
@@ -148,31 +164,82 @@ def request_writer(
     lines = [f"POST {target.prefix}{dialect.path} HTTP/1.1", f"host: {target.authority}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     head = "\r\n".join(lines).encode("latin-1", errors="replace") + b"\r\n"
-    return RequestWriter(dialect, fields, head, prompts)
+    return RequestWriter(dialect, fields, head, prompts, parts_of(plan))
+
+
+@dataclass(slots=True)
+class Asked:
+    """One endpoint, ready to be asked. ``talk`` writes conversations where answers are carried."""
+
+    facts: EndpointFacts
+    client: Client
+    writer: Writer
+    pool: Sender
+    talk: Conversations | None = None
+
+
+def open_endpoint(plan: Plan, key: str | None, salt: str, stamps: StampClock) -> Asked:
+    """Find the plan's endpoint and learn what a run must know of it. Raises LoadgenError."""
+    assert plan.base_url is not None
+    dialect = dialect_of(plan)
+    joints = carried_joints(plan, dialect)
+    tls = TlsOptions(plan.tls_ca, plan.tls_cert, plan.tls_key, plan.tls_server_name, not plan.tls_insecure)
+    target = resolve_target(plan.base_url, tls)
+    if isinstance(dialect, GrpcDialect):
+        found = open_grpc(plan, dialect, target, stamps, key, salt)
+        return Asked(found.facts, found.client, found.writer, found.pool)
+    headers = request_headers(plan, key)
+    facts = probe_endpoint(Prober(target, headers, plan.base_url), plan, dialect)
+    prompts = PromptWriter(salt, facts.overhead)
+    talk = Conversations(prompts, joints) if joints is not None else None
+    writer = request_writer(plan, target, facts, headers, talk or prompts)
+    return Asked(facts, dialect, writer, Pool(target, stamps, plan.reuse), talk)
+
+
+def open_endpoints(
+    targets: list[TargetPlan], key: str | None, salt: str, stamps: StampClock
+) -> tuple[Asked, dict[str, Any]]:
+    """(all of them as one, what plan.json tells of them)."""
+    asked = {target.name: open_endpoint(target.plan, key, salt, stamps) for target in targets}
+    first = asked[targets[0].name]
+    if len(targets) == 1:
+        return first, {"endpoint": first.facts.to_json()}
+    total = sum(target.share for target in targets)
+    shares = {target.name: target.share / total for target in targets}
+    told = {
+        str(target.name): {
+            "base_url": target.plan.base_url, "endpoint": target.plan.endpoint, "share": shares[target.name],
+            **asked[target.name].facts.to_json(),
+        }
+        for target in targets
+    }  # fmt: skip
+    mixed = Asked(
+        first.facts,
+        MixedClient({name: one.client for name, one in asked.items()}),
+        MixedWriter({name: one.writer for name, one in asked.items()}),
+        MixedSender({name: one.pool for name, one in asked.items()}, shares),
+    )
+    return mixed, {"endpoint": first.facts.to_json(), "endpoints": told}
 
 
 def prepare(plan: Plan) -> Prepared:
     """Everything before the first byte of load: raises LoadgenError or TraceError, and leaves no half run then."""
-    check_target(plan)
-    assert plan.base_url is not None
-    dialect, key = dialect_of(plan), api_key(plan)
-    joints = carried_joints(plan, dialect)
+    targets = targets_of(plan)
+    check_targets(plan, targets)
+    key = api_key(plan)
     schedule = schedule_of(plan)
+    if plan.target:
+        make_rows = schedule.make_rows
+        schedule = replace(schedule, make_rows=lambda: shared_out(make_rows(), targets, plan.seed))
     survey = schedule.survey()
     if survey is not None and survey.requests == 0:
         raise UsageError("the schedule is empty: no row lies in the window")
-    tls = TlsOptions(plan.tls_ca, plan.tls_cert, plan.tls_key, plan.tls_server_name, not plan.tls_insecure)
-    target = resolve_target(plan.base_url, tls)
-    headers = request_headers(plan, key)
-    facts = probe_endpoint(Prober(target, headers, plan.base_url), plan, dialect)
-    directory = new_run_directory(plan.out)
     run_id, salt = secrets.token_hex(4), plan.salt or secrets.token_hex(8)
-    prompts = PromptWriter(salt, facts.overhead)
-    talk = Conversations(prompts, joints) if joints is not None else None
-    writer = request_writer(plan, target, facts, headers, talk or prompts)
-    followers: Followers = "settled" if talk else "soon" if schedule.together else "ahead"
-    queue = RenderedAhead(schedule.rows(), writer, run_id, followers=followers)
     stamps = StampClock(measure_anchor)
+    asked, told = open_endpoints(targets, key, salt, stamps)
+    directory = new_run_directory(plan.out)
+    followers: Followers = "settled" if asked.talk else "soon" if schedule.together else "ahead"
+    queue = RenderedAhead(schedule.rows(), asked.writer, run_id, followers=followers)
     content = {
         "run_id": run_id,
         "plan": plan_to_json(plan),
@@ -184,21 +251,21 @@ def prepare(plan: Plan) -> Prepared:
         "salt": salt,
         "scheduled": survey.requests if survey else None,
         "schedule": schedule.describe(survey),
-        "endpoint": facts.to_json(),
+        **told,
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     spool = Spool(directory / "records-0.jsonl")
     options = EngineOptions(
-        dialect=dialect,
+        dialect=asked.client,
         caps=Caps(plan.concurrency, plan.max_concurrency, schedule.limit_ns),
         request_timeout_ns=plan.request_timeout,
         drain_timeout_ns=plan.drain_timeout,
         open_ahead=_open_ahead(plan, survey),
         breaker=Breaker(plan.breaker_error_rate),
-        on_answer_text=talk.answered if talk else None,
+        on_answer_text=asked.talk.answered if asked.talk else None,
     )
-    engine = Engine(options, queue, Pool(target, stamps, plan.reuse), stamps, spool)
-    return Prepared(plan, directory, schedule, survey, facts, engine, run_id, content)
+    engine = Engine(options, queue, asked.pool, stamps, spool)
+    return Prepared(plan, directory, schedule, survey, asked.facts, engine, run_id, content)
 
 
 def _open_ahead(plan: Plan, survey: Survey | None) -> int:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from loadgen.clients.marks import Marks
 from loadgen.record import Outcome, Record
 from loadgen.wire.sse import SseParser
 
@@ -68,18 +69,14 @@ class AnswerReader:
     """Reads one streamed answer. `feed` takes decoded body pieces with their stamps; `settle` fills the record."""
 
     __slots__ = (
-        "_carrier", "_continuous", "_done", "_error", "_finish_reason", "_first", "_first_output", "_gaps",
-        "_keep_text", "_last", "_parser", "_text", "_tokens", "_tokens_seen", "_usage",
+        "_carrier", "_continuous", "_done", "_error", "_finish_reason", "_keep_text", "_marks", "_parser", "_text",
+        "_tokens_seen", "_usage",
     )  # fmt: skip
 
     def __init__(self, carrier: Carrier, *, keep_text: bool = False) -> None:
         self._carrier = carrier
         self._parser = SseParser()
-        self._first: int | None = None
-        self._first_output: int | None = None
-        self._last = 0
-        self._gaps: list[int] = []
-        self._tokens: list[int] = []
+        self._marks = Marks()
         self._tokens_seen = 0
         self._continuous = False
         self._usage: dict[str, Any] | None = None
@@ -135,7 +132,7 @@ class AnswerReader:
         usage = chunk.get("usage")
         carried_tokens = self._take_usage(usage, bool(choices) and not finished) if usage else 0
         if generated or (carried_tokens > 0 and choices):
-            self._mark(stamp_ns, output or not generated, carried_tokens)
+            self._marks.mark(stamp_ns, output or not generated, carried_tokens)
 
     def _take_usage(self, usage: dict[str, Any], in_mid_stream: bool) -> int:
         """How many tokens this chunk brought, by continuous usage (0 where only the final total is known)."""
@@ -146,29 +143,13 @@ class AnswerReader:
         self._tokens_seen = max(total, self._tokens_seen)
         return max(brought, 0)
 
-    def _mark(self, stamp_ns: int, output: bool, tokens: int) -> None:
-        if self._first is None:
-            self._first = stamp_ns
-        else:
-            self._gaps.append(stamp_ns - self._last)
-        if output and self._first_output is None:
-            self._first_output = stamp_ns
-        self._last = stamp_ns
-        self._tokens.append(tokens)
-
     def settle(self, record: Record, *, ended_whole: bool) -> None:
         """Write instants, counts and the outcome into *record*; *ended_whole*: HTTP's own framing was complete."""
-        chunks = len(self._tokens)
-        if self._first is not None:
-            record.first_ns, record.last_ns = self._first, self._last
-            if self._first_output != self._first:
-                record.first_output_ns = self._first_output
-            record.chunk_ns = self._gaps
-            record.chunk_tokens = self._tokens if self._continuous else None
+        self._marks.write(record, tokens_known=self._continuous)
         record.finish_reason = self._finish_reason
         take_usage(record, self._usage)
         if record.n_output is None:
-            record.n_output, record.n_output_source = chunks, "chunks"
+            record.n_output, record.n_output_source = len(self._marks.tokens), "chunks"
         if self._error is not None:
             record.outcome, record.error = Outcome.ERROR_IN_STREAM, self._error
         elif self._done or (ended_whole and self._finish_reason):

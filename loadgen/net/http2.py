@@ -17,6 +17,7 @@ from loadgen.net.stream import StreamExchange
 from loadgen.net.target import Target
 from loadgen.record import ClockSource, Outcome
 from loadgen.wire.http2 import (
+    COMPRESSION_ERROR,
     NO_ERROR,
     REFUSED_STREAM,
     Data,
@@ -28,6 +29,9 @@ from loadgen.wire.http2 import (
     Reset,
     error_name,
 )
+
+HARMLESS_BLOCK_BYTES = 16_384
+"""No hop that is known breaks on a header block of this size."""
 
 
 class StreamKeeper(Protocol):
@@ -210,12 +214,17 @@ class Http2Connection(Link):
 
     def _try_again(self, exchange: StreamExchange) -> bool:
         """Send a stream that the peer has not begun once more, elsewhere."""
-        if exchange.heard or exchange.record.retries:
+        if exchange.heard or exchange.record.retries or self._is_to_blame(exchange):
             return False
         exchange.record.retries += 1
         exchange.again()
         self._keeper.elsewhere(exchange)
         return True
+
+    def _is_to_blame(self, exchange: StreamExchange) -> bool:
+        """Whether the peer gave up on a header block that may be this one's: it would end the next connection too."""
+        broken = self._farewell is not None and self._farewell.code == COMPRESSION_ERROR
+        return broken and len(exchange.request.block) > HARMLESS_BLOCK_BYTES
 
     # The end.
 
@@ -224,8 +233,14 @@ class Http2Connection(Link):
         for stream_id in [i for i in self._streams if i > event.last_stream_id]:
             exchange = self._streams.pop(stream_id)
             if not self._try_again(exchange):
-                exchange.cut(self._stamp_ns, self._parting_words("the connection was given up"))
+                self._part(exchange, self._stamp_ns, "the connection was given up")
         self._send_elsewhere()
+
+    def _part(self, exchange: StreamExchange, done_ns: int, words: str) -> None:
+        """End a stream that the connection leaves behind, with what the peer said at its going."""
+        if self._farewell is not None and self._farewell.code != NO_ERROR:
+            exchange.reset_code = self._farewell.code
+        exchange.cut(done_ns, self._parting_words(words))
 
     def _close_when_left(self) -> None:
         if not self.load and (self._farewell is not None or self._served_its_share):
@@ -247,7 +262,6 @@ class Http2Connection(Link):
 
     def _lost(self, words: str) -> None:
         """Requests that the peer cannot have begun go elsewhere, the others end as they are."""
-        words = self._parting_words(words)
         done_ns = max(self._stamp_ns, 0) or now_ns()
         streams, self._streams = list(self._streams.values()), {}
         waiting, self._waiting = list(self._waiting), deque()
@@ -255,9 +269,9 @@ class Http2Connection(Link):
         for exchange in streams:
             stale = exchange.stream_id > 1 and exchange.heard_before == self._reads
             if not stale or not self._try_again(exchange):
-                exchange.cut(done_ns if exchange.heard else now_ns(), words)
+                self._part(exchange, done_ns if exchange.heard else now_ns(), words)
         for exchange in waiting:
-            exchange.cut(now_ns(), words)
+            self._part(exchange, now_ns(), words)
 
     def _end(
         self, ending: Ending, done_ns: int, outcome: Outcome | None = None, error: str | None = None

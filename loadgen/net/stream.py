@@ -84,8 +84,8 @@ class StreamExchange(Exchange):
         self.record.sent_end_ns = None
 
     def cut(self, done_ns: int, words: str) -> None:
-        """The stream ended without its trailers."""
+        """The stream ended without its trailers; what that means is its client's to say."""
         if self.heard:
             self.end(Ending.CUT, done_ns, None, words)
         else:
-            self.end(Ending.FAILED, done_ns, Outcome.PROTOCOL, f"{words} before its answer")
+            self.end(Ending.FAILED, done_ns, None, f"{words} before its answer")

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypedDict
 
 ROOT = Path(__file__).parents[3]
@@ -38,6 +39,9 @@ class Order(TypedDict, total=False):
     open_ahead: int
     timeout_s: float
     tls: dict[str, Any]
+    streams: int
+    max_message_bytes: int
+    gzip: bool
 
 
 def driven(order: Order) -> list[dict[str, Any]]:
@@ -85,6 +89,30 @@ class AsAsked:
         return (self._head + "".join(f"{k}: {v}\r\n" for k, v in headers.items()) + "\r\n").encode() + body
 
 
+class AsAskedOverGrpc:
+    """Writes each row's request to vLLM's method as the order has it."""
+
+    def __init__(self, order: Order, target: Any) -> None:
+        from loadgen.clients.vllm_grpc import GENERATE, Requests
+        from loadgen.grpc_endpoint import call_fields
+
+        self._order, self._fields = order, call_fields(target, GENERATE, [])
+        self._encode = Requests({}, ignore_eos=False, ids=False).encode
+
+    def write(self, row: Any, request_id: str) -> Any:
+        from loadgen.clients.grpc_client import GrpcWriter
+
+        ask = self._order["requests"][row.index]
+        fields = [(k.encode(), v.encode()) for k, v in ask.get("headers", {}).items()]
+        if self._order.get("gzip"):
+            fields.append((b"grpc-encoding", b"gzip"))
+        prompts: Any = SimpleNamespace(text=lambda row: b"x" * ask.get("pad", 1))
+        writer = GrpcWriter(
+            [*self._fields, *fields], self._encode, prompts, compressed=self._order.get("gzip", False)
+        )
+        return writer.write(row, request_id)
+
+
 def _schedule(order: Order) -> Iterator[Any]:
     from loadgen.schedule import ScheduleRow
 
@@ -95,9 +123,11 @@ def _schedule(order: Order) -> Iterator[Any]:
 def main() -> None:
     """Build target, pool and engine as a run does, send, print."""
     from loadgen.breaker import Breaker
-    from loadgen.clients import CLIENTS
+    from loadgen.clients import CLIENTS, vllm_grpc
+    from loadgen.clients.grpc_client import GrpcClient
     from loadgen.dispatch import Caps
     from loadgen.engine import Engine, EngineOptions
+    from loadgen.net.http2_pool import Http2Pool
     from loadgen.net.pool import Pool
     from loadgen.net.stamps import StampClock
     from loadgen.net.target import TlsOptions, resolve_target
@@ -107,8 +137,18 @@ def main() -> None:
     order: Order = json.load(sys.stdin)
     tls = {k: Path(v) if k.endswith("_file") else v for k, v in order.get("tls", {}).items()}
     target = resolve_target(order["url"], TlsOptions(**tls))
-    dialect = CLIENTS[order.get("endpoint", "chat")]
     stamps = StampClock()
+    pool: Any
+    writer: Any
+    dialect: Any
+    if order["url"].startswith("grpc"):
+        limit = order.get("max_message_bytes", 1 << 30)
+        dialect = GrpcClient(vllm_grpc.read_message, must_end=True, limit_bytes=limit)
+        pool, writer = Http2Pool(target, stamps, order.get("streams", 16)), AsAskedOverGrpc(order, target)
+    else:
+        dialect = CLIENTS[order.get("endpoint", "chat")]
+        pool = Pool(target, stamps, order.get("reuse"))
+        writer = AsAsked(order, target.authority, target.prefix + dialect.path)
     options = EngineOptions(
         dialect=dialect,
         caps=Caps(None, order.get("at_once"), None),
@@ -117,10 +157,8 @@ def main() -> None:
         open_ahead=order.get("open_ahead", 0),
         breaker=Breaker(2),
     )
-    writer: Any = AsAsked(order, target.authority, target.prefix + dialect.path)
     with tempfile.TemporaryDirectory() as folder:
         spool = Spool(Path(folder) / "records.jsonl")
-        pool = Pool(target, stamps, order.get("reuse"))
         engine = Engine(options, RenderedAhead(_schedule(order), writer, "t"), pool, stamps, spool)
         engine.warm_up()
         spool.open({})
