@@ -115,7 +115,9 @@ class Plan(BaseModel):
         group=GRPC,
         ge=1,
     )
-    max_message_bytes: int = _option(1 << 30, "answer messages may be this long (default 1 GiB)", group=GRPC, ge=1)
+    max_message_bytes: int = _option(
+        1 << 30, "answer messages may be this long (default 1 GiB)", group=GRPC, ge=1
+    )
     grpc_compression: Literal["identity", "gzip"] = _option(
         "identity", "of the request's message", group=GRPC
     )

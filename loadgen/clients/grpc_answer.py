@@ -20,15 +20,15 @@ from loadgen.clients.marks import Marks
 from loadgen.clients.openai import settle_refusal
 from loadgen.net.stream import StreamExchange
 from loadgen.record import Outcome, Record
-from loadgen.wire.grpc_frames import NO_LIMIT, GrpcFrames
+from loadgen.wire.grpc_frames import NO_LIMIT, GrpcFrames, MessageTooLargeError
 from loadgen.wire.http2 import ENHANCE_YOUR_CALM, REFUSED_STREAM
 
 
 class Said(NamedTuple):
     """What one message says.
 
-    ``tokens`` that it carries (None: not told); ``generated``: it is a chunk; ``ends``: nothing comes after it;
-    ``n_output``: the server's own total.
+    ``tokens`` that it carries (None: not told); ``generated``: it is a chunk; ``repeats``: only where none came
+    before it; ``ends``: nothing comes after it; ``n_output``: the server's own total.
     """
 
     generated: bool = False
@@ -40,6 +40,7 @@ class Said(NamedTuple):
     n_input: int | None = None
     n_output: int | None = None
     n_cached: int | None = None
+    repeats: bool = False
 
 
 ReadMessage = Callable[[bytes], Said]
@@ -73,7 +74,15 @@ class GrpcReader:
 
     def feed(self, stamp_ns: int, piece: bytes) -> None:
         """Take what one read brought. Raises ValueError for what cannot be unpacked."""
-        for message in self._frames.feed(piece):
+        try:
+            messages = self._frames.feed(piece)
+        except MessageTooLargeError as error:
+            self._take_all(stamp_ns, error.before)
+            raise
+        self._take_all(stamp_ns, messages)
+
+    def _take_all(self, stamp_ns: int, messages: list[bytes]) -> None:
+        for message in messages:
             try:
                 said = self._read(message)
             except ValueError as error:
@@ -84,7 +93,7 @@ class GrpcReader:
     def _take(self, stamp_ns: int, said: Said) -> None:
         if said.error is not None:
             self._error = self._error or said.error
-        if said.generated:
+        if said.generated and not (said.repeats and self._marks.tokens):
             self._marks.mark(stamp_ns, True, said.tokens or 0)
             self._tokens += said.tokens or 0
             self._tokens_known = self._tokens_known or said.tokens is not None

@@ -61,8 +61,10 @@ class GrpcClient:
         try:
             reader = self._read(exchange, keep_text)
         except MessageTooLargeError as error:
+            reader = cast(GrpcReader, exchange.reader)
+            reader.settle(exchange.record)
             exchange.record.outcome, exchange.record.error = Outcome.TOO_LARGE, too_large_words(error)
-            return ""
+            return reader.text
         settle_stream(exchange, reader)
         return reader.text
 

@@ -55,6 +55,9 @@ MESSAGES = message_classes(
 )
 """The part of the protocol that is used here; field numbers of smg-grpc-proto 0.4's vllm_engine.proto."""
 
+DEFAULTS = {"temperature": 1.0, "top_p": 1.0, "n": 1, "skip_special_tokens": True}
+"""Where nothing else is asked, as the HTTP endpoint has it; the service takes a field that is missing as zero."""
+
 _RESPONSE = MESSAGES["GenerateResponse"]
 
 
@@ -71,6 +74,9 @@ def read_message(data: bytes) -> Said:
     complete = response.complete
     reason = complete.finish_reason
     return Said(
+        len(complete.output_ids) > 0,
+        len(complete.output_ids),
+        repeats=True,
         finish_reason=reason or None,
         error=f"finish_reason {reason!r}" if reason in ("error", "abort") else None,
         ends=True,
@@ -87,9 +93,7 @@ class Requests:
 
     def __init__(self, sampling: dict[str, Any], *, ignore_eos: bool, ids: bool) -> None:
         self._ids, self._ignore_eos = ids, ignore_eos
-        params = MESSAGES["SamplingParams"](
-            temperature=1.0, top_p=1.0, n=1, skip_special_tokens=True, **sampling
-        )
+        params = MESSAGES["SamplingParams"](**{**DEFAULTS, **sampling})
         if ignore_eos:
             params.ignore_eos = True
         request = MESSAGES["GenerateRequest"](stream=True, sampling_params=params)

@@ -19,11 +19,15 @@ _PREFIX = struct.Struct(">BL")
 
 
 class MessageTooLargeError(ValueError):
-    """A message beyond the limit that was set for it here; ``size`` as announced, or at least that large."""
+    """A message beyond the limit that was set for it here; ``size`` as announced, or at least that large.
+
+    ``before``: the messages that the same piece completed before it.
+    """
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"a message of {size} bytes, beyond the {limit} that this client takes")
         self.size, self.limit = size, limit
+        self.before: list[bytes] = []
 
 
 def message_frame(message: bytes, *, compressed: bool = False) -> bytes:
@@ -36,15 +40,17 @@ def message_frame(message: bytes, *, compressed: bool = False) -> bytes:
 class GrpcFrames:
     """Feed it a stream's bytes in pieces of any size; each call returns the messages that the piece completed.
 
-    *encoding*: the answer's ``grpc-encoding``; *limit_bytes*: of one message, unpacked.
+    *encoding*: the answer's ``grpc-encoding``; *limit_bytes*: of one message, unpacked. After an error nothing more
+    is found.
     """
 
-    __slots__ = ("_encoding", "_held", "_limit", "_size")
+    __slots__ = ("_broken", "_encoding", "_held", "_limit", "_size")
 
     def __init__(self, encoding: bytes = b"identity", limit_bytes: int = NO_LIMIT) -> None:
         self._encoding, self._limit = encoding.lower(), limit_bytes
         self._held: list[bytes] = []
         self._size = 0
+        self._broken = False
 
     @property
     def pending(self) -> bool:
@@ -53,6 +59,8 @@ class GrpcFrames:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Raises MessageTooLargeError, and ValueError for what cannot be unpacked."""
+        if self._broken:
+            return []
         if self._held:
             self._held.append(piece)
             self._size += len(piece)
@@ -61,6 +69,20 @@ class GrpcFrames:
             piece = b"".join(self._held)
             self._held.clear()
         found: list[bytes] = []
+        try:
+            rest = self._split(piece, found)
+        except ValueError as error:
+            self._broken = True
+            if isinstance(error, MessageTooLargeError):
+                error.before = found
+            raise
+        self._size = len(rest)
+        if rest:
+            self._held.append(rest)
+        return found
+
+    def _split(self, piece: bytes, found: list[bytes]) -> bytes:
+        """Put whole messages into *found*; what is left."""
         at, size = 0, len(piece)
         while size - at >= PREFIX_BYTES:
             flag, length = _PREFIX.unpack_from(piece, at)
@@ -72,10 +94,7 @@ class GrpcFrames:
             message = piece[at + PREFIX_BYTES : end]
             found.append(self._unpacked(message) if flag else message)
             at = end
-        self._size = size - at
-        if self._size:
-            self._held.append(piece[at:])
-        return found
+        return piece[at:]
 
     def _wanted(self) -> int:
         """How many bytes must be held before the first message can be whole; joins the prefix when it is split."""
@@ -84,7 +103,7 @@ class GrpcFrames:
         if len(self._held[0]) < PREFIX_BYTES:
             return PREFIX_BYTES
         length: int = _PREFIX.unpack_from(self._held[0])[1]
-        return PREFIX_BYTES + min(length, self._limit)
+        return PREFIX_BYTES + (length if length <= self._limit else 0)
 
     def _unpacked(self, message: bytes) -> bytes:
         if self._encoding not in (b"gzip", b"deflate"):

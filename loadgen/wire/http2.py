@@ -122,9 +122,13 @@ class _Sending:
 
 
 class Http2Client:
-    """One connection's state. ``started`` and ``written`` tell which streams' heads and last bytes `pull` gave out."""
+    """One connection's state. ``started`` and ``written`` tell which streams' heads and last bytes `pull` gave out.
 
-    def __init__(self) -> None:
+    *window_bytes*: what may come on all streams together before it is acknowledged; one stream may bring 2 GiB.
+    """
+
+    def __init__(self, window_bytes: int = MAX_WINDOW_BYTES) -> None:
+        self._window_bytes = window_bytes
         self._in = b""
         self._block: list[bytes] | None = None
         self._block_of, self._block_ends, self._block_bytes = 0, False, 0
@@ -135,7 +139,7 @@ class Http2Client:
         self._control: list[bytes] = [
             PREFACE,
             frame(SETTINGS, 0, 0, _settings({ENABLE_PUSH: 0, INITIAL_WINDOW_SIZE: MAX_WINDOW_BYTES})),
-            frame(WINDOW_UPDATE, 0, 0, (MAX_WINDOW_BYTES - DEFAULT_WINDOW_BYTES).to_bytes(4, "big")),
+            frame(WINDOW_UPDATE, 0, 0, (window_bytes - DEFAULT_WINDOW_BYTES).to_bytes(4, "big")),
         ]
         self._sending: dict[int, _Sending] = {}
         self._turns: deque[int] = deque()
@@ -251,7 +255,7 @@ class Http2Client:
 
     def _received(self, length: int) -> None:
         self._unacknowledged += length
-        if self._unacknowledged >= MAX_WINDOW_BYTES // 2:
+        if self._unacknowledged >= self._window_bytes // 2:
             self._control.append(frame(WINDOW_UPDATE, 0, 0, self._unacknowledged.to_bytes(4, "big")))
             self._unacknowledged = 0
 

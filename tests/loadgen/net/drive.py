@@ -1,12 +1,15 @@
 """One engine over one list of requests, as a program: gevent must not enter the test runner's process.
 
-Reads a JSON object from standard input (`Order` says its keys) and prints one record line a request, in order.
+Reads JSON objects from standard input (`Order` says their keys), a line each, and prints each one's records.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -44,25 +47,46 @@ class Order(TypedDict, total=False):
     gzip: bool
 
 
+class Driver:
+    """The program, kept running: most of a test's time would be its start."""
+
+    def __init__(self) -> None:
+        env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+        self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.loadgen.net.drive"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True, env=env, cwd=ROOT,
+        )  # fmt: skip
+        atexit.register(self._process.kill)
+
+    def driven(self, order: Order) -> list[dict[str, Any]]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        ready, _, _ = select.select([self._process.stdout], [], [], 60)
+        answer = self._process.stdout.readline() if ready else ""
+        self._stderr.seek(0)
+        said = self._stderr.read()
+        if not answer or said:
+            self._process.kill()
+            driver.cache_clear()
+        assert not said, said
+        assert answer, "no answer within a minute"
+        rows: list[dict[str, Any]] = json.loads(answer)
+        assert len(rows) == len(order["requests"])
+        return rows
+
+
+@functools.cache
+def driver() -> Driver:
+    """This test process's one."""
+    return Driver()
+
+
 def driven(order: Order) -> list[dict[str, Any]]:
-    """Run *order* in a process of its own; its records."""
-    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, "-m", "tests.loadgen.net.drive"]
-    done = subprocess.run(
-        command,
-        input=json.dumps(order),
-        capture_output=True,
-        text=True,
-        env=env,
-        cwd=ROOT,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(rows) == len(order["requests"])
-    return rows
+    """Run *order* in a process beside this one; its records."""
+    return driver().driven(order)
 
 
 class AsAsked:
@@ -121,7 +145,13 @@ def _schedule(order: Order) -> Iterator[Any]:
 
 
 def main() -> None:
-    """Build target, pool and engine as a run does, send, print."""
+    """An order a line in, its records a line out."""
+    for line in sys.stdin:
+        print(json.dumps(followed(json.loads(line))), flush=True)
+
+
+def followed(order: Order) -> list[dict[str, Any]]:
+    """Build target, pool and engine as a run does, and send."""
     from loadgen.breaker import Breaker
     from loadgen.clients import CLIENTS, vllm_grpc
     from loadgen.clients.grpc_client import GrpcClient
@@ -134,7 +164,6 @@ def main() -> None:
     from loadgen.prompts import RenderedAhead
     from loadgen.spool import Spool
 
-    order: Order = json.load(sys.stdin)
     tls = {k: Path(v) if k.endswith("_file") else v for k, v in order.get("tls", {}).items()}
     target = resolve_target(order["url"], TlsOptions(**tls))
     stamps = StampClock()
@@ -164,8 +193,7 @@ def main() -> None:
         spool.open({})
         engine.run(time.monotonic_ns())
         rows = [json.loads(line) for line in spool.path.read_text().splitlines()]
-    for row in sorted((r for r in rows if "outcome" in r), key=lambda r: r["index"]):
-        print(json.dumps(row))
+    return sorted((r for r in rows if "outcome" in r), key=lambda r: r["index"])
 
 
 if __name__ == "__main__":

@@ -90,7 +90,9 @@ class Line:
 
     def __init__(self, server: H2Server, sock: socket.socket, number: int) -> None:
         self.server, self.sock, self.number = server, sock, number
-        self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="utf-8"))
+        self.h2 = h2.connection.H2Connection(
+            h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
+        )
         self.lock = threading.RLock()
         self.streams: dict[int, Stream] = {}
 
@@ -111,8 +113,9 @@ class Line:
 
     def serve(self) -> None:
         with contextlib.suppress(OSError), self.sock:
-            settings = {h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: self.server.max_streams}
-            self.h2.local_settings.update(settings)
+            limit = {h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: self.server.max_streams}
+            self.h2.local_settings = h2.settings.Settings(client=False, initial_values=limit)
+            self.h2.decoder.max_header_list_size = 1 << 20
             self.do(lambda h2c: h2c.initiate_connection())
             while data := self.sock.recv(65536):
                 with self.lock:
@@ -161,7 +164,13 @@ class H2Server:
         early: Mapping[str, Conduct],
         max_streams: int,
     ) -> None:
-        self.conducts, self.early, self.listener, self.tls, self.max_streams = conducts, early, listener, tls, max_streams
+        self.conducts, self.early, self.listener, self.tls, self.max_streams = (
+            conducts,
+            early,
+            listener,
+            tls,
+            max_streams,
+        )
         self.lines: list[Line] = []
         self.most = 0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -178,6 +187,7 @@ class H2Server:
         with contextlib.suppress(OSError):
             if self.tls is not None:
                 sock = self.tls.wrap_socket(sock, server_side=True)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             line = Line(self, sock, len(self.lines))
             self.lines.append(line)
             line.serve()
