@@ -41,6 +41,7 @@ from loadgen.analysis.spread import spread
 from loadgen.analysis.validity import Validity, judge
 from loadgen.errors import ExitCode
 from loadgen.record import Outcome
+from loadgen.report.endpoints import endpoint_blocks
 from loadgen.report.figures import (
     figures,
     good,
@@ -125,6 +126,7 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
             "objectives": [o.text for o in objectives],
             "gates": _gates(run, objectives, outcomes),
             "classes": _classes(run, objectives, met, quantiles, throughput["measured"]["duration_s"]),
+            "endpoints": endpoint_blocks(run, quantiles, throughput["measured"]["duration_s"]),
         }
     )
     return found

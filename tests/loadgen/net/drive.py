@@ -114,14 +114,25 @@ class AsAsked:
 
 
 class AsAskedOverGrpc:
-    """Writes each row's request to vLLM's method as the order has it."""
+    """Writes each row's request to vLLM's or KServe's method as the order has it."""
 
     def __init__(self, order: Order, target: Any) -> None:
-        from loadgen.clients.vllm_grpc import GENERATE, Requests
+        from loadgen.clients import kserve, vllm_grpc
+        from loadgen.clients.grpc_client import GrpcClient
         from loadgen.grpc_endpoint import call_fields
 
-        self._order, self._fields = order, call_fields(target, GENERATE, [])
-        self._encode = Requests({}, ignore_eos=False, ids=False).encode
+        self._order, self._encode = order, vllm_grpc.Requests({}, ignore_eos=False, ids=False).encode
+        path, read = vllm_grpc.GENERATE, vllm_grpc.read_message
+        if order.get("endpoint") == "kserve":
+            inputs = [
+                kserve.TensorKind("PROMPT", "BYTES", (1,)),
+                kserve.TensorKind("MAX_TOKENS", "INT32", (1,)),
+            ]
+            tensors = kserve.choose_tensors(inputs, [kserve.TensorKind("TOKEN", "BYTES", (1,))], {}, {})
+            self._encode = kserve.Requests("m", tensors, final=True).encode
+            path, read = kserve.STREAM_INFER, kserve.Answers(tensors).read
+        self.client = GrpcClient(read, must_end=True, limit_bytes=order.get("max_message_bytes", 1 << 30))
+        self._fields = call_fields(target, path, [])
 
     def write(self, row: Any, request_id: str) -> Any:
         from loadgen.clients.grpc_client import GrpcWriter
@@ -153,8 +164,7 @@ def main() -> None:
 def followed(order: Order) -> list[dict[str, Any]]:
     """Build target, pool and engine as a run does, and send."""
     from loadgen.breaker import Breaker
-    from loadgen.clients import CLIENTS, vllm_grpc
-    from loadgen.clients.grpc_client import GrpcClient
+    from loadgen.clients import CLIENTS
     from loadgen.dispatch import Caps
     from loadgen.engine import Engine, EngineOptions
     from loadgen.net.http2_pool import Http2Pool
@@ -171,9 +181,8 @@ def followed(order: Order) -> list[dict[str, Any]]:
     writer: Any
     dialect: Any
     if order["url"].startswith("grpc"):
-        limit = order.get("max_message_bytes", 1 << 30)
-        dialect = GrpcClient(vllm_grpc.read_message, must_end=True, limit_bytes=limit)
-        pool, writer = Http2Pool(target, stamps, order.get("streams", 16)), AsAskedOverGrpc(order, target)
+        writer = AsAskedOverGrpc(order, target)
+        dialect, pool = writer.client, Http2Pool(target, stamps, order.get("streams", 16))
     else:
         dialect = CLIENTS[order.get("endpoint", "chat")]
         pool = Pool(target, stamps, order.get("reuse"))
