@@ -107,26 +107,23 @@ def choose_tensors(
 ) -> Tensors:
     """Roles as *named*, else by usual names; inputs beyond them need *values*.
 
-    Raises ValueError saying what to give.
+    A model that declares no inputs is asked with those that are named with their types (``NAME:BYTES``, and a shape
+    if it is not [1]: ``NAME:INT64:1,-1``) and with *values*. Raises ValueError saying what to give.
     """
-    by_name = {kind.name: kind for kind in (*inputs, *outputs)}
-    for role, name in named.items():
-        if role not in ROLES:
-            raise ValueError(f"no tensor has the role {role!r} (roles: {', '.join(ROLES)})")
-        if name not in by_name:
-            raise ValueError(f"the model has no tensor {name!r} (it has {', '.join(by_name)})")
+    for role in named.keys() - set(ROLES):
+        raise ValueError(f"no tensor has the role {role!r} (roles: {', '.join(ROLES)})")
     prompt = _chosen(named.get("prompt"), inputs, PROMPT_NAMES)
     if prompt is None:
         prompt = next((kind for kind in inputs if kind.datatype == "BYTES"), None)
     if prompt is None:
-        raise ValueError("which input is the prompt? (--tensor prompt=NAME)")
+        raise ValueError("which input is the prompt? (--tensor prompt=NAME, or prompt=NAME:BYTES)")
     limit = _chosen(named.get("max_tokens"), inputs, LIMIT_NAMES)
     text = _chosen(named.get("text"), outputs, TEXT_NAMES)
     chosen = Tensors(prompt, limit, text.name if text else None, named.get("tokens"))
     if text is None and chosen.tokens is None:
         chosen.text = next((kind.name for kind in outputs if kind.datatype == "BYTES"), None)
-    for kind in inputs:
-        if kind in (prompt, limit):
+    for kind in inputs or [_guessed(name, value) for name, value in values.items()]:
+        if kind.name in (prompt.name, limit and limit.name):
             continue
         if kind.name in values:
             chosen.constants.append((kind, values[kind.name]))
@@ -134,16 +131,43 @@ def choose_tensors(
             chosen.constants.append((kind, True))
         else:
             raise ValueError(
-                f"the model's input {kind.name} ({kind.datatype}) needs a value: --extra-body '{{\"{kind.name}\": …}}'"
+                f"the model's input {kind.name} ({kind.datatype}) needs a value: "
+                f"--extra-body '{{\"{kind.name}\": …}}'"
             )
     return chosen
 
 
-def _chosen(name: str | None, kinds: list[TensorKind], usual: tuple[str, ...]) -> TensorKind | None:
-    if name is not None:
-        return next((kind for kind in kinds if kind.name == name), None)
-    found = {kind.name.lower(): kind for kind in reversed(kinds)}
-    return next((found[word] for word in usual if word in found), None)
+def _chosen(named: str | None, kinds: list[TensorKind], usual: tuple[str, ...]) -> TensorKind | None:
+    if named is None:
+        found = {kind.name.lower(): kind for kind in reversed(kinds)}
+        return next((found[word] for word in usual if word in found), None)
+    name, *declared = named.split(":")
+    if declared:
+        return _declared(name, *declared)
+    for kind in kinds:
+        if kind.name == name:
+            return kind
+    if not kinds:
+        raise ValueError(
+            f"the model declares no tensors: say {name}'s type (NAME:BYTES, NAME:INT32, NAME:INT64:1,-1)"
+        )
+    raise ValueError(f"the model has no tensor {name!r} (it has {', '.join(kind.name for kind in kinds)})")
+
+
+def _declared(name: str, datatype: str, shape: str = "1") -> TensorKind:
+    if datatype not in CONTENTS:
+        raise ValueError(f"no datatype {datatype!r} (datatypes: {', '.join(CONTENTS)})")
+    try:
+        return TensorKind(name, datatype, tuple(int(size) for size in shape.split(",")))
+    except ValueError:
+        raise ValueError(f"tensor {name}: {shape!r} is no shape (1,-1)") from None
+
+
+def _guessed(name: str, value: Any) -> TensorKind:
+    """The kind of an input that the model does not declare, by its value."""
+    one = value[0] if isinstance(value, list) and value else value
+    kinds = {bool: "BOOL", int: "INT32", float: "FP32", str: "BYTES"}
+    return TensorKind(name, kinds.get(type(one), "BYTES"), (-1,))
 
 
 def tensor(kind: TensorKind, values: list[Any]) -> Any:

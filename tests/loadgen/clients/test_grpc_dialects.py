@@ -154,6 +154,29 @@ def test_a_kserve_request_has_every_input_with_its_type_and_shape() -> None:
     assert {(kind, tuple(shape)) for kind, shape, _ in got.values()} == {("BYTES", (1,)), ("INT32", (1,))}
 
 
+def test_a_model_that_declares_nothing_is_asked_with_what_the_plan_declares() -> None:
+    named = {"prompt": "IN:BYTES", "max_tokens": "N:INT64:1,-1", "text": "TOKEN:BYTES"}
+    found = choose_tensors([], [], named, {"scale": 0.5, "words": ["a", "b"]})
+    assert (found.prompt, found.max_tokens) == (
+        TensorKind("IN", "BYTES", (1,)),
+        TensorKind("N", "INT64", (1, -1)),
+    )
+    assert found.text == "TOKEN"
+    request = kserve.MESSAGES["ModelInferRequest"].FromString(
+        kserve.Requests("m", found, final=False).encode(ROW, b" a", "r")
+    )
+    got = {one.name: (one.datatype, list(one.shape)) for one in request.inputs}
+    assert got == {
+        "IN": ("BYTES", [1]),
+        "N": ("INT64", [1, 1]),
+        "scale": ("FP32", [1]),
+        "words": ("BYTES", [2]),
+    }
+    for wrong in ("IN", "IN:NOPE", "IN:BYTES:x"):
+        with pytest.raises(ValueError, match=r"say IN's type|no datatype|no shape"):
+            choose_tensors([], [], {"prompt": wrong}, {})
+
+
 def test_token_ids_fill_the_open_dimension() -> None:
     made = tensor(TensorKind("input_ids", "INT64", (-1, -1)), [1, 2, 3])
     assert (list(made.shape), list(made.contents.int64_contents)) == ([1, 3], [1, 2, 3])
