@@ -116,7 +116,11 @@ def wait_http(url: str, seconds: float) -> None:
 def warm(model: Path) -> None:
     """The first answers: the server compiles its batching loop before them, for a minute on a CPU."""
     for words in (20, 700):
-        body = {"model": str(model), "max_tokens": 8, "messages": [{"role": "user", "content": "warm " * words}]}
+        body = {
+            "model": str(model),
+            "max_tokens": 8,
+            "messages": [{"role": "user", "content": "warm " * words}],
+        }
         asked = urllib.request.Request(
             f"http://127.0.0.1:{SERVER}/v1/chat/completions",
             json.dumps(body).encode(),
