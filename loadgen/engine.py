@@ -29,6 +29,7 @@ from loadgen.net.timer import LoopTimer, lower_timer_slack
 from loadgen.prompts import RenderedAhead, Request
 from loadgen.record import Outcome, Record
 from loadgen.spool import Spool
+from loadgen.telling import ClassPools
 
 TIMEOUT_TICK_S = 0.05
 WATCH_TICK_S = 1.0
@@ -59,7 +60,7 @@ class Engine:
         self,
         options: EngineOptions,
         queue: RenderedAhead,
-        pool: Pool,
+        pool: Pool | ClassPools,
         stamps: StampClock,
         spool: Spool,
         on_record: Callable[[Record], None] = lambda record: None,

@@ -90,6 +90,13 @@ class PromptWriter:
         return self._words.text(b"%s/answer/%d" % (self._salt, index), count)
 
 
+class Writer(Protocol):
+    """Rows to bytes on the wire."""
+
+    def write(self, row: ScheduleRow, request_id: str) -> bytes:
+        """The request's head and body."""
+
+
 class Prompts(Protocol):
     """What makes a row's prompt: JSON-safe bytes."""
 
@@ -156,7 +163,7 @@ class RenderedAhead:
     def __init__(
         self,
         rows: Iterator[ScheduleRow],
-        writer: RequestWriter,
+        writer: Writer,
         run_id: str,
         look_ahead: tuple[int, int, int] = (2_000_000_000, 64_000_000, 4096),
         followers: Followers = "ahead",

@@ -261,6 +261,8 @@ class _Room:
         times = engine.token_ns(request)
         record.n_input, record.n_output, record.n_output_source = request.n_input, len(times), "usage"
         record.n_cached = request.n_cached
+        if request.first_scheduled_ns is not None:
+            record.queue_ns = request.first_scheduled_ns - request.arrival_ns
         if times:
             record.first_ns = record.first_output_ns = times[0]
             record.last_ns = times[-1]
