@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from hashlib import blake2b
 from itertools import accumulate
 from zlib import crc32
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from loadgen.classes import OWN_LOAD, ClassPlan, parse_cancel, shares_of
 from loadgen.plan import Plan
-from loadgen.schedule import Schedule, ScheduleRow
+from loadgen.schedule import Schedule, ScheduleRow, chance
 from traces.lengths import parse_length
 from traces.row import TraceRow
 
@@ -144,9 +143,3 @@ def _leaving(plan: Plan) -> Dress:
         return row._replace(cancel_ns=rule[1], cancel_tokens=rule[2])
 
     return leave
-
-
-def chance(*keys: object) -> float:
-    """A number in [0, 1) that the keys alone decide, evenly spread over keys."""
-    digest = blake2b("/".join(map(str, keys)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest) / 2**64

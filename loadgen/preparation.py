@@ -28,6 +28,7 @@ from loadgen.net.target import Target, TlsOptions, resolve_target
 from loadgen.plan import Plan, is_loopback, plan_to_json
 from loadgen.prompts import Followers, Prompts, PromptWriter, RenderedAhead, RequestWriter
 from loadgen.record import Record
+from loadgen.retrying import chance_of, rule_of
 from loadgen.rundir import anchor_to_json, host_facts, new_run_directory, versions, write_plan
 from loadgen.schedule import Schedule, Survey
 from loadgen.spool import Spool
@@ -199,6 +200,8 @@ def prepare(plan: Plan) -> Prepared:
         drain_timeout_ns=plan.drain_timeout,
         open_ahead=_open_ahead(plan, survey),
         breaker=Breaker(plan.breaker_error_rate),
+        retry=rule_of(plan),
+        chance=chance_of(plan),
         on_answer_text=talk.answered if talk else None,
     )
     pool: Pool | ClassPools

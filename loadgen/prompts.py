@@ -116,6 +116,8 @@ class Request:
     think_ns: int | None = None
     row: ScheduleRow | None = None
     last: bool = False
+    cancel_ns: int | None = None
+    cancel_tokens: int | None = None
 
 
 class RequestWriter:
@@ -190,7 +192,7 @@ class RenderedAhead:
             return False
         record = new_record(row, self._run_id)
         record.due_ns += self._t0_ns
-        request = Request(record, b"", row.think_ns, row, row.last)
+        request = Request(record, b"", row.think_ns, row, row.last, row.cancel_ns, row.cancel_tokens)
         if not self._follows(row):
             self.complete(request)
             self._bytes += len(request.payload)

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+PLANNED = "planned: "
+"""How the error of a request begins that its client left as the plan said."""
+
 RECORDS_FORMAT = "loadgen.records"
 RECORDS_VERSION = 1
 

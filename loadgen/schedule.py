@@ -125,3 +125,9 @@ def survey(rows: Iterable[ScheduleRow], *, together: bool = False) -> Survey:
     span = last - first
     rate = (timed - 1) * NS_PER_S / span if span else None
     return Survey(count, n_input, n_output, span, rate, peak, digest.hexdigest())
+
+
+def chance(*keys: object) -> float:
+    """A number in [0, 1) that the keys alone decide, evenly spread over keys."""
+    digest = hashlib.blake2b("/".join(map(str, keys)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest) / 2**64
