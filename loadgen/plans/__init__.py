@@ -1,6 +1,7 @@
 """Plans that come with the program: ``--plan NAME``.
 
-Rates are for a small server: ``--request-rate`` scales all classes. Every plan has the classes ``high`` and ``low``, told by the body field ``priority`` (lower is more urgent).
+Rates are for a small server: ``--request-rate`` scales all classes. Every plan has the classes ``high`` and ``low``,
+told by the body field ``priority`` (lower is more urgent).
 """
 
 from __future__ import annotations
