@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from loadgen.classes import Class, check_classes, parse_cancel
 from loadgen.errors import UsageError
+from loadgen.plans import plan_text, shipped_plans
 from loadgen.quantity import Duration, Length, parse_duration_ns, parse_window_ns
 from loadgen.slo import parse_objectives
 
@@ -311,11 +312,17 @@ def build_plan(options: Mapping[str, Any], plan_file: Path | None = None) -> Pla
 
 
 def read_plan_file(path: Path) -> dict[str, Any]:
-    """A TOML plan's keys. Raises UsageError when there is no such file or it is no TOML."""
+    """A TOML plan's keys; of a plan that comes with the program where *path* is its name.
+
+    Raises UsageError when there is no such file or it is no TOML.
+    """
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(plan_text(path))
     except OSError as error:
-        raise UsageError(f"cannot read plan {path}: {os.strerror(error.errno or 0)}") from None
+        words, known = os.strerror(error.errno or 0), ", ".join(shipped_plans())
+        raise UsageError(
+            f"cannot read plan {path}: {words} (plans that come with loadgen: {known})"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not TOML: {error}") from None
 

@@ -24,7 +24,11 @@ REPEATED = {"header": "K=V", "step": "NAME=VALUE", "classes": "NAME:K=V,…"}
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """``--plan FILE`` and an option a field; what is not given is absent from the namespace."""
     parser.add_argument(
-        "--plan", type=Path, default=None, metavar="FILE", help="TOML plan; options override it"
+        "--plan",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="TOML plan, or one that comes with loadgen, as retry-storm; options override it",
     )
     parser.add_argument(
         "--api-key", default=None, metavar="KEY", help="discouraged: others can read it in the process list"

@@ -205,4 +205,18 @@ def priority_section(summary: Json, page: HtmlParts) -> str:
     if worst:
         columns = ("request", "class", "sent, s", "waited, ms", "lost, ms", "passed over by")
         parts.append(page.table("Inversions that cost most", columns, worst, text=(1, 5)))
+    parts.append(f"<details><summary>Over time</summary>{_time_table(block, page)}</details>")
     return page.section("Priorities", *parts)
+
+
+def _time_table(block: Json, page: HtmlParts) -> str:
+    spans, order = block["over_time"], block["order"]
+    lines = []
+    for place, from_s in enumerate(spans["from_s"]):
+        of_class = [spans["classes"][name] for name in order]
+        kept = [f"{one['met'][place]} of {one['asked'][place]}" for one in of_class]
+        lines.append((number(from_s), *kept, number(spans["inversions"][place])))
+    head = ("from, s", *(f"{name} met" for name in order), "inversions")
+    return page.table(
+        "Classes over time, by due instant; inversions by the start that passed over", head, lines
+    )
