@@ -22,6 +22,7 @@ from loadgen.dispatch import Caps
 from loadgen.endpoint import EndpointFacts, Prober, probe_endpoint
 from loadgen.engine import Engine, EngineOptions
 from loadgen.errors import UsageError
+from loadgen.net.batched import PAUSE_NS, BatchedReads
 from loadgen.net.pool import Pool
 from loadgen.net.stamps import StampClock
 from loadgen.net.target import Target, TlsOptions, resolve_target
@@ -197,7 +198,8 @@ def prepare(plan: Plan) -> Prepared:
         breaker=Breaker(plan.breaker_error_rate),
         on_answer_text=talk.answered if talk else None,
     )
-    engine = Engine(options, queue, Pool(target, stamps, plan.reuse), stamps, spool)
+    pool = Pool(target, stamps, plan.reuse, BatchedReads(PAUSE_NS))
+    engine = Engine(options, queue, pool, stamps, spool)
     return Prepared(plan, directory, schedule, survey, facts, engine, run_id, content)
 
 
