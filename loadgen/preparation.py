@@ -12,7 +12,7 @@ from typing import Any
 
 from gevent.event import Event
 
-from loadgen import __version__
+from loadgen import __version__, calibration
 from loadgen.breaker import Breaker
 from loadgen.clients import CLIENTS
 from loadgen.clients.dialect import Dialect
@@ -51,6 +51,8 @@ class Prepared:
     engine: Engine
     run_id: str
     content: dict[str, Any]
+    warning: str | None = None
+    """What this machine's calibration says against the plan."""
     failure: Exception | None = None
     over: Event = field(default_factory=Event)
 
@@ -67,6 +69,8 @@ class Prepared:
             engine.spool.open({"worker": "0", **kept, "pid": os.getpid(), "t0_ns": t0_ns, "anchor": anchor})
         except OSError as error:
             raise UsageError(f"cannot write {engine.spool.path}: {error.strerror}") from None
+        if self.warning is not None:
+            engine.spool.event("warning", t_ns=time.monotonic_ns(), text=self.warning)
         engine.run(t0_ns)
 
 
@@ -200,7 +204,19 @@ def prepare(plan: Plan) -> Prepared:
     )
     pool = Pool(target, stamps, plan.reuse, BatchedReads(PAUSE_NS))
     engine = Engine(options, queue, pool, stamps, spool)
-    return Prepared(plan, directory, schedule, survey, facts, engine, run_id, content)
+    return Prepared(
+        plan, directory, schedule, survey, facts, engine, run_id, content, beyond_calibration(survey)
+    )
+
+
+def beyond_calibration(survey: Survey | None, workers: int = 1) -> str | None:
+    """A warning where the plan asks more than this machine was found to generate; None where nobody knows."""
+    if survey is None or survey.requests == 0:
+        return None
+    known = calibration.load()
+    if known is None:
+        return None
+    return known.warning(survey.peak_rate_per_s, survey.output_tokens / survey.requests, workers)
 
 
 def _open_ahead(plan: Plan, survey: Survey | None) -> int:

@@ -96,7 +96,7 @@ def instant_errors(
     if not sends:
         return {}
     return {
-        "requests": {"matched": len(sends)},
+        "matched": {"requests": len(sends)},
         "chunk_us": spread(np.concatenate(chunk_errors)),
         "sent_us": spread(np.abs(np.array(sends))),
         "ttft_us": spread(np.abs(np.array(ttfts))),

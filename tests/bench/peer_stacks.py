@@ -49,7 +49,7 @@ class Chat(FastHttpUser):
                               catch_response=True) as answer:
             read = answer._response.readline
             while True:
-                line = read()
+                line = read(b"\\n\\n")
                 if not line or line.startswith(b"data: [DONE]"):
                     break
                 if line.startswith(b"data: "):
@@ -57,7 +57,7 @@ class Chat(FastHttpUser):
                     choices = json.loads(line[6:]).get("choices")
                     if choices and choices[0]["delta"].get("content"):
                         chunks.append(at)
-            while read():
+            while read(b"\\n\\n"):
                 pass
             answer.success()
         if chunks:
