@@ -16,8 +16,9 @@ from loadgen.net.http2_pool import Http2Pool
 from loadgen.net.stamps import StampClock
 from loadgen.net.target import Target
 from loadgen.plan import Plan
-from loadgen.prompts import PromptWriter, TokenIds
+from loadgen.prompts import PromptWriter, TokenIds, Writer
 from loadgen.schedule import ScheduleRow
+from loadgen.telling import ClassWriter, told_to
 from loadgen.wire.http2_headers import Field
 
 TIMEOUT_DIGITS = 99_999_999
@@ -32,7 +33,7 @@ class GrpcEndpoint:
 
     facts: EndpointFacts
     client: GrpcClient
-    writer: GrpcWriter
+    writer: Writer
     pool: Http2Pool
 
 
@@ -116,14 +117,43 @@ def open_grpc(
     if words is None and service.counts_prompts and plan.prompt_in == "body":
         _calibrate(prober, service, facts)
     prompts = PromptWriter(salt, facts.overhead, words)
+    writer: Writer = _writer(plan, service, target, own, prompts)
+    if plan.classes:
+        writer = ClassWriter(writer, _class_writers(plan, dialect, prober, target, own, prompts))
+    client = GrpcClient(service.read, service.must_end, plan.max_message_bytes)
+    pool = Http2Pool(target, stamps, plan.streams_per_connection, plan.reuse)
+    return GrpcEndpoint(facts, client, writer, pool)
+
+
+def _writer(
+    plan: Plan, service: Service, target: Target, own: list[Field], prompts: PromptWriter
+) -> GrpcWriter:
     fields = call_fields(target, service.path, [timeout_field(plan.request_timeout), *own])
     compressed = plan.grpc_compression == "gzip"
     if compressed:
         fields.append((b"grpc-encoding", b"gzip"))
-    writer = GrpcWriter(fields, service.encode, prompts, parts=parts_of(plan), compressed=compressed)
-    client = GrpcClient(service.read, service.must_end, plan.max_message_bytes)
-    pool = Http2Pool(target, stamps, plan.streams_per_connection, plan.reuse)
-    return GrpcEndpoint(facts, client, writer, pool)
+    return GrpcWriter(fields, service.encode, prompts, parts=parts_of(plan), compressed=compressed)
+
+
+def _class_writers(
+    plan: Plan,
+    dialect: GrpcDialect,
+    prober: GrpcProber,
+    target: Target,
+    own: list[Field],
+    prompts: PromptWriter,
+) -> dict[str, Writer]:
+    """A writer a class: its headers as metadata, its body fields as ``--extra-body``, its model."""
+    found: dict[str, Writer] = {}
+    for name, told in told_to(plan).items():
+        update = {"extra_body": {**plan.extra_body, **told.body}, "model": told.model or plan.model}
+        asked = plan.model_copy(update=update)
+        also = [
+            (key.lower().encode(), value.encode("latin-1", errors="replace"))
+            for key, value in told.headers.items()
+        ]
+        found[name] = _writer(asked, dialect.opened(asked, prober), target, [*own, *also], prompts)
+    return found
 
 
 def parts_of(plan: Plan) -> int:

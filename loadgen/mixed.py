@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from loadgen.clients.dialect import Client, Finished
 from loadgen.net.exchange import Exchange
 from loadgen.net.pool import Sender
-from loadgen.prompts import Request, Writer
+from loadgen.prompts import Writer
+from loadgen.record import Record
 
 if TYPE_CHECKING:
     from loadgen.schedule import ScheduleRow
@@ -23,13 +24,13 @@ class MixedClient:
     def __init__(self, clients: Mapping[Name, Client]) -> None:
         self._clients = clients
 
-    def exchange(self, request: Request, finished: Finished) -> Exchange:
+    def exchange(self, record: Record, payload: Sized, finished: Finished) -> Exchange:
         """As its endpoint's client."""
-        return self._clients[request.record.endpoint].exchange(request, finished)
+        return self._clients[record.endpoint].exchange(record, payload, finished)
 
-    def read(self, exchange: Exchange, *, keep_text: bool) -> None:
+    def read(self, exchange: Exchange, *, keep_text: bool) -> int:
         """As its endpoint's client."""
-        self._clients[exchange.record.endpoint].read(exchange, keep_text=keep_text)
+        return self._clients[exchange.record.endpoint].read(exchange, keep_text=keep_text)
 
     def settle(self, exchange: Exchange, *, keep_text: bool) -> str:
         """As its endpoint's client."""

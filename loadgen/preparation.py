@@ -12,7 +12,7 @@ from typing import Any
 
 from gevent.event import Event
 
-from loadgen import __version__
+from loadgen import __version__, calibration
 from loadgen.breaker import Breaker
 from loadgen.clients import CLIENTS
 from loadgen.clients.dialect import Client, Dialect
@@ -25,16 +25,19 @@ from loadgen.engine import Engine, EngineOptions
 from loadgen.errors import UsageError
 from loadgen.grpc_endpoint import open_grpc, parts_of
 from loadgen.mixed import MixedClient, MixedSender, MixedWriter
+from loadgen.net.batched import PAUSE_NS, BatchedReads
 from loadgen.net.pool import Pool, Sender
 from loadgen.net.stamps import StampClock
 from loadgen.net.target import Target, TlsOptions, resolve_target
 from loadgen.plan import Plan, is_loopback, plan_to_json
 from loadgen.prompts import Followers, Prompts, PromptWriter, RenderedAhead, RequestWriter, Writer
 from loadgen.record import Record
+from loadgen.retrying import chance_of, rule_of
 from loadgen.rundir import anchor_to_json, host_facts, new_run_directory, versions, write_plan
 from loadgen.schedule import Schedule, Survey
 from loadgen.spool import Spool
 from loadgen.targets import TargetPlan, shared_out, targets_of
+from loadgen.telling import ClassPools, Endpoint, class_writer, own_urls
 from loadgen.workload import schedule_of
 
 OPEN_AHEAD_MOST = 256
@@ -54,6 +57,8 @@ class Prepared:
     engine: Engine
     run_id: str
     content: dict[str, Any]
+    warning: str | None = None
+    """What this machine's calibration says against the plan."""
     failure: Exception | None = None
     over: Event = field(default_factory=Event)
 
@@ -70,6 +75,8 @@ class Prepared:
             engine.spool.open({"worker": "0", **kept, "pid": os.getpid(), "t0_ns": t0_ns, "anchor": anchor})
         except OSError as error:
             raise UsageError(f"cannot write {engine.spool.path}: {error.strerror}") from None
+        if self.warning is not None:
+            engine.spool.event("warning", t_ns=time.monotonic_ns(), text=self.warning)
         engine.run(t0_ns)
 
 
@@ -115,17 +122,21 @@ def carried_joints(plan: Plan, dialect: Dialect | GrpcDialect) -> tuple[bytes, b
 def check_targets(plan: Plan, targets: list[TargetPlan]) -> None:
     """Refuse a run without a target, or at a machine that nobody has said is theirs."""
     for target in targets:
-        url = target.plan.base_url
-        if url is None:
+        if target.plan.base_url is None:
             raise UsageError("no endpoint: name one with --base-url")
-        if not plan.i_own_this_endpoint and not is_loopback(url):
-            raise UsageError(
-                f"{url} is not on this machine: a load test can take it down. "
-                "Say --i-own-this-endpoint if it is yours to test"
-            )
         dialect_of(target.plan)
+    own = own_urls(plan)
+    urls = [str(target.plan.base_url) for target in targets] + own
+    far = [url for url in urls if not is_loopback(url)]
+    if far and not plan.i_own_this_endpoint:
+        raise UsageError(
+            f"{far[0]} is not on this machine: a load test can take it down. "
+            "Say --i-own-this-endpoint if it is yours to test"
+        )
     if plan.carry_answers and len(targets) > 1:
         raise UsageError("--carry-answers goes with one endpoint")
+    if own and (plan.target or str(plan.base_url).startswith("grpc")):
+        raise UsageError("a class's base_url goes with an HTTP --base-url, not with --target or gRPC")
     if plan.trace is None and plan.arrival is None and plan.concurrency is None:
         raise UsageError("no load: name a --trace, an --arrival model or a --concurrency")
 
@@ -169,16 +180,20 @@ def request_writer(
 
 @dataclass(slots=True)
 class Asked:
-    """One endpoint, ready to be asked. ``talk`` writes conversations where answers are carried."""
+    """One endpoint, or several as one, ready to be asked.
+
+    ``talk`` writes conversations where answers are carried; ``told``: each endpoint in plan.json, by its name there.
+    """
 
     facts: EndpointFacts
     client: Client
     writer: Writer
     pool: Sender
     talk: Conversations | None = None
+    told: dict[str, Any] = field(default_factory=dict)
 
 
-def open_endpoint(plan: Plan, key: str | None, salt: str, stamps: StampClock) -> Asked:
+def open_endpoint(plan: Plan, key: str | None, salt: str, stamps: StampClock, reads: BatchedReads) -> Asked:
     """Find the plan's endpoint and learn what a run must know of it. Raises LoadgenError."""
     assert plan.base_url is not None
     dialect = dialect_of(plan)
@@ -192,18 +207,28 @@ def open_endpoint(plan: Plan, key: str | None, salt: str, stamps: StampClock) ->
     facts = probe_endpoint(Prober(target, headers, plan.base_url), plan, dialect)
     prompts = PromptWriter(salt, facts.overhead)
     talk = Conversations(prompts, joints) if joints is not None else None
-    writer = request_writer(plan, target, facts, headers, talk or prompts)
-    return Asked(facts, dialect, writer, Pool(target, stamps, plan.reuse), talk)
+    others = {url: _endpoint(plan, url, headers, tls, salt) for url in own_urls(plan)}
+    writer = class_writer(plan, headers, Endpoint(target, facts, talk or prompts), others, request_writer)
+    default = Pool(target, stamps, plan.reuse, reads)
+    if not others:
+        return Asked(facts, dialect, writer, default, talk)
+    pools = {url: Pool(other.target, stamps, plan.reuse, reads) for url, other in others.items()}
+    own = {one.name: (url, pools[url]) for one in plan.classes if (url := one.base_url) is not None}
+    told = {
+        url: {"base_url": url, "endpoint": plan.endpoint, **known.to_json()}
+        for url, known in ((plan.base_url, facts), *((url, other.facts) for url, other in others.items()))
+    }
+    return Asked(facts, dialect, writer, ClassPools(default, plan.base_url, own), talk, told)
 
 
 def open_endpoints(
-    targets: list[TargetPlan], key: str | None, salt: str, stamps: StampClock
-) -> tuple[Asked, dict[str, Any]]:
-    """(all of them as one, what plan.json tells of them)."""
-    asked = {target.name: open_endpoint(target.plan, key, salt, stamps) for target in targets}
+    targets: list[TargetPlan], key: str | None, salt: str, stamps: StampClock, reads: BatchedReads
+) -> Asked:
+    """All of them as one."""
+    asked = {target.name: open_endpoint(target.plan, key, salt, stamps, reads) for target in targets}
     first = asked[targets[0].name]
     if len(targets) == 1:
-        return first, {"endpoint": first.facts.to_json()}
+        return first
     total = sum(target.share for target in targets)
     shares = {target.name: target.share / total for target in targets}
     told = {
@@ -213,13 +238,13 @@ def open_endpoints(
         }
         for target in targets
     }  # fmt: skip
-    mixed = Asked(
+    return Asked(
         first.facts,
         MixedClient({name: one.client for name, one in asked.items()}),
         MixedWriter({name: one.writer for name, one in asked.items()}),
         MixedSender({name: one.pool for name, one in asked.items()}, shares),
+        told=told,
     )
-    return mixed, {"endpoint": first.facts.to_json(), "endpoints": told}
 
 
 def prepare(plan: Plan) -> Prepared:
@@ -236,7 +261,7 @@ def prepare(plan: Plan) -> Prepared:
         raise UsageError("the schedule is empty: no row lies in the window")
     run_id, salt = secrets.token_hex(4), plan.salt or secrets.token_hex(8)
     stamps = StampClock(measure_anchor)
-    asked, told = open_endpoints(targets, key, salt, stamps)
+    asked = open_endpoints(targets, key, salt, stamps, BatchedReads(PAUSE_NS))
     directory = new_run_directory(plan.out)
     followers: Followers = "settled" if asked.talk else "soon" if schedule.together else "ahead"
     queue = RenderedAhead(schedule.rows(), asked.writer, run_id, followers=followers)
@@ -251,7 +276,8 @@ def prepare(plan: Plan) -> Prepared:
         "salt": salt,
         "scheduled": survey.requests if survey else None,
         "schedule": schedule.describe(survey),
-        **told,
+        "endpoint": asked.facts.to_json(),
+        **({"endpoints": asked.told} if asked.told else {}),
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     spool = Spool(directory / "records-0.jsonl")
@@ -262,10 +288,37 @@ def prepare(plan: Plan) -> Prepared:
         drain_timeout_ns=plan.drain_timeout,
         open_ahead=_open_ahead(plan, survey),
         breaker=Breaker(plan.breaker_error_rate),
+        retry=rule_of(plan),
+        chance=chance_of(plan),
         on_answer_text=asked.talk.answered if asked.talk else None,
     )
     engine = Engine(options, queue, asked.pool, stamps, spool)
-    return Prepared(plan, directory, schedule, survey, asked.facts, engine, run_id, content)
+    return Prepared(
+        plan, directory, schedule, survey, asked.facts, engine, run_id, content, beyond_calibration(survey)
+    )
+
+
+def beyond_calibration(survey: Survey | None, workers: int = 1) -> str | None:
+    """A warning where the plan asks more than this machine was found to generate; None where nobody knows."""
+    if survey is None or survey.requests == 0:
+        return None
+    known = calibration.load()
+    if known is None:
+        return None
+    return known.warning(survey.peak_rate_per_s, survey.output_tokens / survey.requests, workers)
+
+
+def _endpoint(plan: Plan, url: str, headers: dict[str, str], tls: TlsOptions, salt: str) -> Endpoint:
+    """A class's own endpoint, asked what it is. The model is the class's, or the only one it lists."""
+    target = resolve_target(url, tls)
+    models = [one.model for one in plan.classes if one.base_url == url and one.model is not None]
+    asked = plan.model_copy(
+        update={"base_url": url, "model": models[0] if models else plan.model, "classes": []}
+    )
+    dialect = dialect_of(asked)
+    assert isinstance(dialect, Dialect)
+    facts = probe_endpoint(Prober(target, headers, url), asked, dialect)
+    return Endpoint(target, facts, PromptWriter(salt, facts.overhead))
 
 
 def _open_ahead(plan: Plan, survey: Survey | None) -> int:

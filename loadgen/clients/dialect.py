@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from loadgen.clients.openai import AnswerReader, Carrier, settle_refusal, settle_whole
 from loadgen.net.exchange import Ending, Exchange
 from loadgen.record import Outcome, Record
-
-if TYPE_CHECKING:
-    from loadgen.prompts import Request
 
 PROMPT_MARK = "\x00prompt\x00"
 """Stands for the prompt in a body template; no JSON text contains it unescaped."""
@@ -35,12 +32,15 @@ class Reader(Protocol):
 class Client(Protocol):
     """One way to ask, as the engine uses it."""
 
-    def exchange(self, request: Request, finished: Finished) -> Exchange:
-        """*request* as what a pool sends."""
+    def exchange(self, record: Record, payload: Sized, finished: Finished) -> Exchange:
+        """A request, as its writer made it, as what a pool sends."""
         ...
 
-    def read(self, exchange: Exchange, *, keep_text: bool) -> None:
-        """Read what has come of an answer under way. Raises ValueError for what cannot be decoded."""
+    def read(self, exchange: Exchange, *, keep_text: bool) -> int:
+        """Read what has come of an answer under way; the tokens that it has by now.
+
+        Raises ValueError for what cannot be decoded.
+        """
         ...
 
     def settle(self, exchange: Exchange, *, keep_text: bool) -> str:
@@ -64,14 +64,13 @@ class Dialect:
     """JSON between a question and its answer, and between that and the next question, inside the prompt's
     string; None: earlier turns cannot be carried."""
 
-    def exchange(self, request: Request, finished: Finished) -> Exchange:
+    def exchange(self, record: Record, payload: Sized, finished: Finished) -> Exchange:
         """A request whose bytes go out as they are."""
-        return Exchange(request.record, cast(bytes, request.payload), finished)
+        return Exchange(record, cast(bytes, payload), finished)
 
-    def read(self, exchange: Exchange, *, keep_text: bool) -> None:
+    def read(self, exchange: Exchange, *, keep_text: bool) -> int:
         """An answer that is no stream waits for its end."""
-        if _is_stream(exchange):
-            self._read(exchange, keep_text)
+        return self._read(exchange, keep_text).progress if _is_stream(exchange) else 0
 
     def _read(self, exchange: Exchange, keep_text: bool) -> AnswerReader:
         reader = cast("AnswerReader | None", exchange.reader)
@@ -94,16 +93,26 @@ class Dialect:
         return self._settle_unstreamed(exchange, record)
 
     def _settle_unstreamed(self, exchange: Exchange, record: Record) -> str:
+        if not 200 <= exchange.status < 300:
+            settle_refusal(record, exchange.status, _words_of(exchange), exchange.hints)
+            return ""
         pieces = exchange.take_pieces()
         body = b"".join(piece for _, piece in pieces)
-        if not 200 <= exchange.status < 300:
-            settle_refusal(record, exchange.status, body, exchange.hints)
-        elif exchange.ending is not Ending.WHOLE:
+        if exchange.ending is not Ending.WHOLE:
             record.outcome = Outcome.TRUNCATED
         else:
             stamp_ns = pieces[-1][0] if pieces else record.done_ns or 0
             return settle_whole(record, body, stamp_ns, self.carrier)
         return ""
+
+
+def _words_of(exchange: Exchange) -> bytes:
+    """A refusal's body; the status is its outcome even where the words cannot be decoded."""
+    try:
+        return b"".join(piece for _, piece in exchange.take_pieces())
+    except ValueError as error:
+        exchange.record.note = str(error)
+        return b""
 
 
 def _is_stream(exchange: Exchange) -> bool:

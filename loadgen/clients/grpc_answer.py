@@ -72,6 +72,11 @@ class GrpcReader:
         """The answer's text, when it was asked to be kept."""
         return "".join(self._text)
 
+    @property
+    def progress(self) -> int:
+        """Output tokens so far: as told, else counted by chunks."""
+        return self._tokens if self._tokens_known else len(self._marks.tokens)
+
     def feed(self, stamp_ns: int, piece: bytes) -> None:
         """Take what one read brought. Raises ValueError for what cannot be unpacked."""
         try:

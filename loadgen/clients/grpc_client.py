@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -11,12 +11,12 @@ from loadgen.clients.grpc_answer import GrpcReader, ReadMessage, frames_for, set
 from loadgen.clients.prompt_fields import prompt_fields
 from loadgen.net.exchange import Exchange
 from loadgen.net.stream import StreamExchange, StreamRequest
-from loadgen.record import Outcome
+from loadgen.record import Outcome, Record
 from loadgen.wire.grpc_frames import NO_LIMIT, MessageTooLargeError, message_frame
 from loadgen.wire.http2_headers import Field, encode_fields, list_size
 
 if TYPE_CHECKING:
-    from loadgen.prompts import Prompts, Request
+    from loadgen.prompts import Prompts
     from loadgen.schedule import ScheduleRow
 
 OWN_HOP = "this client"
@@ -30,17 +30,18 @@ class GrpcClient:
     must_end: bool = False
     limit_bytes: int = NO_LIMIT
 
-    def exchange(self, request: Request, finished: Finished) -> StreamExchange:
+    def exchange(self, record: Record, payload: Sized, finished: Finished) -> StreamExchange:
         """A stream to be."""
-        return StreamExchange(request.record, cast(StreamRequest, request.payload), finished)
+        return StreamExchange(record, cast(StreamRequest, payload), finished)
 
-    def read(self, exchange: Exchange, *, keep_text: bool) -> None:
+    def read(self, exchange: Exchange, *, keep_text: bool) -> int:
         """Read what has come; a message beyond the limit ends the stream."""
         assert isinstance(exchange, StreamExchange)
         try:
-            self._read(exchange, keep_text)
+            return self._read(exchange, keep_text).progress
         except MessageTooLargeError as error:
             exchange.abort(Outcome.TOO_LARGE, too_large_words(error))
+            return 0
 
     def _read(self, exchange: StreamExchange, keep_text: bool) -> GrpcReader:
         reader = cast("GrpcReader | None", exchange.reader)

@@ -122,6 +122,9 @@ def choose_tensors(
     chosen = Tensors(prompt, limit, text.name if text else None, named.get("tokens"))
     if text is None and chosen.tokens is None:
         chosen.text = next((kind.name for kind in outputs if kind.datatype == "BYTES"), None)
+    unknown = values.keys() - {kind.name for kind in inputs}
+    if inputs and unknown:
+        raise ValueError(f"the model has no input {', '.join(sorted(unknown))}")
     for kind in inputs or [_guessed(name, value) for name, value in values.items()]:
         if kind.name in (prompt.name, limit and limit.name):
             continue

@@ -5,10 +5,11 @@ Everything here runs in the hub and never blocks; see `link` for what a read cal
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import httptools
 
+from loadgen.net.batched import BatchedReads
 from loadgen.net.exchange import Ending, Exchange
 from loadgen.net.link import Link, now_ns
 from loadgen.net.stamps import StampClock
@@ -28,7 +29,7 @@ class Keeper(Protocol):
         ...
 
     def stale(self, exchange: Exchange) -> None:
-        """A kept-alive connection turned out closed before a byte of the answer: *exchange* wants a new one."""
+        """A connection that had waited turned out closed before a byte of the answer: *exchange* wants a new one."""
         ...
 
 
@@ -36,17 +37,22 @@ class Connection(Link):
     """A link that serves one exchange at a time and belongs to a *keeper*."""
 
     __slots__ = (
-        "_framed", "_heard", "_keeper", "_lasting", "_parser", "_whole", "exchange", "idle_since_ns", "served",
+        "_bodied", "_bodies", "_body", "_framed", "_heard", "_keeper", "_kept", "_lasting", "_parser", "_whole",
+        "exchange", "idle_since_ns", "served",
     )  # fmt: skip
 
-    def __init__(self, target: Target, stamps: StampClock, keeper: Keeper) -> None:
-        super().__init__(target, stamps)
+    def __init__(
+        self, target: Target, stamps: StampClock, keeper: Keeper, reads: BatchedReads | None = None
+    ) -> None:
+        super().__init__(target, stamps, reads)
         self._keeper = keeper
         self.exchange: Exchange | None = None
         self.served = 0
         self.idle_since_ns = 0
-        self._whole = self._framed = self._heard = self._lasting = False
+        self._whole = self._framed = self._heard = self._lasting = self._bodied = self._kept = False
+        self._bodies = 0
         self._parser: Any = None
+        self._body: Any = None
 
     @property
     def _awaited(self) -> bool:
@@ -56,6 +62,7 @@ class Connection(Link):
         if self.exchange is not None:
             self._send_request()
         else:
+            self._kept = True
             self.idle_since_ns = now_ns()
             self._keeper.idle(self)
 
@@ -74,10 +81,12 @@ class Connection(Link):
             record.tls_end_ns = self.tls_end_ns
         self.served += 1
         self._parser = httptools.HttpResponseParser(self)
-        self._whole = self._framed = self._heard = False
+        self._whole = self._framed = self._heard = self._bodied = False
+        self._body = exchange.body
         record.clock = ClockSource.KERNEL
         record.sent_ns = now_ns()
-        self._send(exchange.payload if self._tls is None else self._tls.encrypt(exchange.payload))
+        payload = cast(bytes, exchange.payload)
+        self._send(payload if self._tls is None else self._tls.encrypt(payload))
         if self.exchange is exchange and not self._out and record.sent_end_ns is None:
             record.sent_end_ns = now_ns()
 
@@ -91,6 +100,7 @@ class Connection(Link):
             self.close()
             return
         self._heard = True
+        self._bodies = 0
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -101,6 +111,12 @@ class Connection(Link):
         else:
             if self._whole:
                 self._answered()
+            elif self._bodies:
+                if (
+                    self._bodied and self._reads is not None
+                ):  # an answer's first and last reads bring several anyway
+                    self._reads.count(self._bodies)
+                self._bodied = True
 
     # httptools calls these while it is fed.
 
@@ -116,14 +132,16 @@ class Connection(Link):
         exchange = self.exchange
         assert exchange is not None
         exchange.status = self._parser.get_status_code()
+        if not self._out and 200 <= exchange.status < 300:
+            exchange.payload = b""  # it will not be sent again, and may be long
         exchange.record.headers_ns = self._stamp_ns
         if self._source is ClockSource.LOOP:
             exchange.record.clock = ClockSource.LOOP
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
-        assert self.exchange is not None
-        self.exchange.body(self._stamp_ns, body, self._source)
+        self._bodies += 1
+        self._body(self._stamp_ns, body, self._source)
 
     def on_message_complete(self) -> None:
         """The answer is whole, unless it was an interim one."""
@@ -140,7 +158,9 @@ class Connection(Link):
         assert exchange is not None
         reusable = self._lasting and not self._out and self._framed
         self.exchange = None
+        self._body = None
         if reusable:
+            self._kept = True
             self.idle_since_ns = now_ns()
             self._keeper.idle(self)
         else:
@@ -156,9 +176,10 @@ class Connection(Link):
 
     def _lost(self, words: str) -> None:
         exchange = self.exchange
-        if exchange is not None and self.served > 1 and not self._heard and exchange.record.retries == 0:
+        if exchange is not None and self._kept and not self._heard and not exchange.resent:
             self.exchange = None
             self.close()
+            exchange.resent = True
             exchange.record.retries += 1
             exchange.record.sent_end_ns = None
             self._keeper.stale(exchange)
@@ -182,5 +203,6 @@ class Connection(Link):
         )
 
     def _gone(self) -> None:
-        self._parser = None  # it refers back: without the collector, which a run stops, both would stay
+        # The parser refers back: without the collector, which a run stops, both would stay.
+        self._parser = self._body = None
         self._keeper.closed(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,11 @@ LONG_PIECES = 32
 
 MAX_DECODED_BYTES = 1 << 30
 """A compressed answer may not unfold beyond this."""
+
+_LOOP = ClockSource.LOOP
+
+REJECTED_STATUS = frozenset({429, 503})
+"""The server would not, for now."""
 
 DETECT = 47
 """zlib's ``wbits`` for the largest window, gzip or zlib by the head."""
@@ -37,10 +42,10 @@ class Exchange:
 
     __slots__ = (
         "_decoded", "_decoder", "connection", "deadline_ns", "ending", "finished", "hints", "is_event_stream",
-        "on_long", "payload", "pieces", "reader", "record", "status",
+        "leave_tokens", "long_at", "on_long", "payload", "pieces", "reader", "record", "resent", "status",
     )  # fmt: skip
 
-    def __init__(self, record: Record, payload: bytes, finished: Callable[[Exchange], None]) -> None:
+    def __init__(self, record: Record, payload: Sized, finished: Callable[[Exchange], None]) -> None:
         self.record = record
         self.payload = payload
         self.finished = finished
@@ -53,6 +58,9 @@ class Exchange:
         self.connection: Connection | None = None
         self.reader: Reader | None = None
         self.on_long: Callable[[Exchange], None] | None = None
+        self.long_at = LONG_PIECES
+        self.leave_tokens: int | None = None
+        self.resent = False
         self._decoder: zlib._Decompress | None = None
         self._decoded = 0
 
@@ -71,10 +79,10 @@ class Exchange:
 
     def body(self, stamp_ns: int, data: bytes, source: ClockSource) -> None:
         """A piece of the body as it came."""
-        if source is ClockSource.LOOP:
-            self.record.clock = ClockSource.LOOP
+        if source is _LOOP:
+            self.record.clock = _LOOP
         self.pieces.append((stamp_ns, data))
-        if len(self.pieces) == LONG_PIECES and self.on_long is not None:
+        if len(self.pieces) == self.long_at and self.on_long is not None:
             self.on_long(self)
 
     def take_pieces(self) -> list[tuple[int, bytes]]:
@@ -104,6 +112,16 @@ class Exchange:
             parts.append(decoded)
             data = self._decoder.unused_data
         return b"".join(parts)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the answer's head alone says that the server would not, for now."""
+        return self.status in REJECTED_STATUS
+
+    @property
+    def told_status(self) -> int | None:
+        """The status as a record keeps it."""
+        return self.status or None
 
     def abort(self, outcome: Outcome, error: str) -> None:
         """Give it up, wherever it is: it ends with *outcome*, what it had received is kept."""

@@ -50,8 +50,8 @@ class Http2Connection(Link):
     """A link that serves up to *most* streams at once, and *reuse* in all (None: no limit)."""
 
     __slots__ = (
-        "_core", "_farewell", "_flushing", "_keeper", "_most", "_reads", "_reuse", "_settled", "_streams", "_unwritten",
-        "_waiting", "served",
+        "_core", "_farewell", "_flushing", "_keeper", "_most", "_read_count", "_reuse", "_settled", "_streams",
+        "_unwritten", "_waiting", "served",
     )  # fmt: skip
 
     def __init__(
@@ -65,7 +65,7 @@ class Http2Connection(Link):
         self._unwritten: list[StreamExchange] = []
         self._farewell: GoneAway | None = None
         self._settled = self._flushing = False
-        self._reads = 0
+        self._read_count = 0
         self.served = 0
 
     @property
@@ -98,7 +98,7 @@ class Http2Connection(Link):
             record.tls_end_ns = self.tls_end_ns
         self.served += 1
         record.clock = ClockSource.KERNEL
-        exchange.heard_before = self._reads
+        exchange.heard_before = self._read_count
         exchange.stream_id = self._core.request(exchange.request.block, exchange.request.body)
         self._streams[exchange.stream_id] = exchange
 
@@ -149,7 +149,7 @@ class Http2Connection(Link):
         return self.load > 0
 
     def _received(self, data: bytes) -> None:
-        self._reads += 1
+        self._read_count += 1
         try:
             events = self._core.receive(data)
         except Http2Error as error:
@@ -214,8 +214,9 @@ class Http2Connection(Link):
 
     def _try_again(self, exchange: StreamExchange) -> bool:
         """Send a stream that the peer has not begun once more, elsewhere."""
-        if exchange.heard or exchange.record.retries or self._is_to_blame(exchange):
+        if exchange.heard or exchange.resent or self._is_to_blame(exchange):
             return False
+        exchange.resent = True
         exchange.record.retries += 1
         exchange.again()
         self._keeper.elsewhere(exchange)
@@ -267,7 +268,7 @@ class Http2Connection(Link):
         waiting, self._waiting = list(self._waiting), deque()
         self.close()
         for exchange in streams:
-            stale = exchange.stream_id > 1 and exchange.heard_before == self._reads
+            stale = exchange.stream_id > 1 and exchange.heard_before == self._read_count
             if not stale or not self._try_again(exchange):
                 self._part(exchange, done_ns if exchange.heard else now_ns(), words)
         for exchange in waiting:

@@ -17,6 +17,7 @@ from typing import Any
 
 import gevent
 
+from loadgen.net.batched import BatchedReads
 from loadgen.net.exchange import Ending
 from loadgen.net.stamps import ANCILLARY_BYTES, StampClock, enable_stamps
 from loadgen.net.target import Target
@@ -25,6 +26,7 @@ from loadgen.record import ClockSource, Outcome
 
 READ, WRITE = 1, 2
 READ_BYTES = 65536
+NOTHING = memoryview(b"")
 GENERATORS_OWN = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.ENOMEM}
 """Failures to connect that are this machine's limits, not the endpoint's."""
 
@@ -35,23 +37,25 @@ class Link(ABC):
     """Connects, writes what it is given, hands on what comes. A protocol's connection fills in the hooks."""
 
     __slots__ = (
-        "_closed", "_out", "_reader", "_source", "_stamp_ns", "_stamps", "_tls", "_writer", "connect_end_ns",
-        "connect_start_ns", "sock", "target", "tls_end_ns",
+        "_closed", "_out", "_reader", "_reads", "_recvmsg", "_source", "_stamp_ns", "_stamps", "_tls", "_writer",
+        "connect_end_ns", "connect_start_ns", "sock", "target", "tls_end_ns",
     )  # fmt: skip
 
-    def __init__(self, target: Target, stamps: StampClock) -> None:
+    def __init__(self, target: Target, stamps: StampClock, reads: BatchedReads | None = None) -> None:
         self.target = target
+        self._reads = reads
         self.connect_start_ns = now_ns()
         self.connect_end_ns: int | None = None
         self.tls_end_ns: int | None = None
         self.sock: socket.socket | None = None
         self._stamps = stamps
         self._tls: TlsLayer | None = None
-        self._out = memoryview(b"")
+        self._out = NOTHING
         self._closed = False
         self._stamp_ns, self._source = 0, ClockSource.LOOP
         self._reader: Any = None
         self._writer: Any = None
+        self._recvmsg: Any = None
 
     @property
     @abstractmethod
@@ -93,10 +97,11 @@ class Link(ABC):
         family, address = self.target.next_address()
         try:
             sock = self.sock = _native_socket(family)
+            self._recvmsg = sock.recvmsg
             sock.setblocking(False)
             if family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            enable_stamps(sock)
+            stamped = enable_stamps(sock)
             code = sock.connect_ex(address)
         except OSError as error:
             self._fail_to_connect(error.errno or 0)
@@ -105,7 +110,8 @@ class Link(ABC):
             self._fail_to_connect(code)
             return
         loop = gevent.get_hub().loop
-        self._reader = loop.io(sock.fileno(), READ)
+        batched = self._reads if stamped else None  # without a stamp the instant of reading is the figure
+        self._reader = batched.reader(sock.fileno()) if batched else loop.io(sock.fileno(), READ)
         self._writer = loop.io(sock.fileno(), WRITE)
         self._writer.start(self._connected)
 
@@ -117,7 +123,7 @@ class Link(ABC):
             self._fail_to_connect(code)
             return
         self.connect_end_ns = now_ns()
-        self._reader.start(self._readable)
+        self._reader.start(self._read_once)
         if self.target.tls is None:
             self._ready()
             return
@@ -152,27 +158,24 @@ class Link(ABC):
         try:
             while self._out:
                 self._out = self._out[self.sock.send(self._out) :]
+            self._out = NOTHING  # an empty view would keep the whole request
         except BlockingIOError:
             if not self._writer.active:
                 self._writer.start(self._writable)
             return
         except OSError as error:
             # The answer may be in the socket already (a refusal before the whole body was read): read it first.
-            self._out = memoryview(b"")
+            self._out = NOTHING
             self._writer.stop()
             self._read_last_words(error)
             return
         self._writer.stop()
         self._all_written()
 
-    def _readable(self) -> None:
-        self._read_once()
-
     def _read_once(self) -> bool:
         """One read; False when there was nothing to read."""
-        assert self.sock is not None
         try:
-            data, ancillary, _, _ = self.sock.recvmsg(READ_BYTES, ANCILLARY_BYTES)
+            data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -228,6 +231,7 @@ class Link(ABC):
                 watcher.close()
         if self.sock is not None:
             self.sock.close()
+        self._recvmsg = None
         self._gone()
 
     def _read_last_words(self, error: OSError) -> None:

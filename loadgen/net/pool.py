@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+from loadgen.net.batched import BatchedReads
 from loadgen.net.connection import Connection
 from loadgen.net.exchange import Exchange
 from loadgen.net.stamps import StampClock
@@ -33,8 +34,11 @@ class Sender(Protocol):
 class Pool:
     """Keeps connections for exchanges. ``reuse``: how many requests one may serve (None: no limit)."""
 
-    def __init__(self, target: Target, stamps: StampClock, reuse: int | None = None) -> None:
+    def __init__(
+        self, target: Target, stamps: StampClock, reuse: int | None = None, reads: BatchedReads | None = None
+    ) -> None:
         self.target = target
+        self._reads = reads
         self._stamps = stamps
         self._reuse = reuse
         self._idle: list[Connection] = []
@@ -50,7 +54,7 @@ class Pool:
                 return  # refused at once: the first request will say why
 
     def _new(self) -> Connection:
-        connection = Connection(self.target, self._stamps, self)
+        connection = Connection(self.target, self._stamps, self, self._reads)
         self._all.add(connection)
         return connection
 

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
 
 Fields = list[tuple[bytes, bytes]]
 
+PUSHBACK = b"grpc-retry-pushback-ms"
+"""Where a server says when to come again, as HTTP's Retry-After does."""
+
+UNWILLING = frozenset({8, 14})
+"""gRPC's RESOURCE_EXHAUSTED and UNAVAILABLE."""
+
 
 class StreamRequest(Sized):
     """All bytes of a request: its header block and its body, both as they go into frames.
@@ -41,7 +47,7 @@ class StreamExchange(Exchange):
     __slots__ = ("fields", "heard_before", "link", "request", "reset_code", "stream_id", "trailers")
 
     def __init__(self, record: Record, request: StreamRequest, finished: Callable[[Exchange], None]) -> None:
-        super().__init__(record, b"", finished)
+        super().__init__(record, request, finished)
         self.request = request
         self.link: Http2Connection | None = None
         self.stream_id = 0
@@ -49,6 +55,21 @@ class StreamExchange(Exchange):
         self.fields: Fields = []
         self.trailers: Fields | None = None
         self.reset_code: int | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the status says that the server would not, for now (and not for its size)."""
+        return self._code in UNWILLING or (self.trailers is None and super().refused)
+
+    @property
+    def told_status(self) -> int | None:
+        """gRPC's code where there is one, else HTTP's status."""
+        return super().told_status if self._code is None else self._code
+
+    @property
+    def _code(self) -> int | None:
+        value = next((value for name, value in self.trailers or () if name == b"grpc-status"), b"")
+        return int(value) if value.isdigit() else None
 
     @property
     def heard(self) -> bool:
@@ -60,7 +81,7 @@ class StreamExchange(Exchange):
         if source is ClockSource.LOOP:
             self.record.clock = ClockSource.LOOP
         if self.status:
-            self.trailers = fields
+            self._end_with(fields)
             return
         status = next((value for name, value in fields if name == b":status"), b"")
         if status.startswith(b"1"):
@@ -69,7 +90,13 @@ class StreamExchange(Exchange):
         self.record.headers_ns = stamp_ns
         self.fields = fields
         if ended:
-            self.trailers = fields
+            self._end_with(fields)
+
+    def _end_with(self, trailers: Fields) -> None:
+        self.trailers = trailers
+        for name, value in trailers:
+            if name == PUSHBACK and value.isdigit():
+                self.hints["retry-after"] = f"{int(value) / 1000:g}"
 
     def abort(self, outcome: Outcome, error: str) -> None:
         """Give the stream up (the peer is told); what it had received is kept."""

@@ -1,6 +1,6 @@
 """What a streamed gRPC message costs each client, and how true its instant is, against one server in one run.
 
-Usage: ``python -m tests.bench.grpc_clients [--streams 50] [--itl-ms 5] [--messages 128] [--requests 300] [--repeats 3]``
+    python -m tests.bench.grpc_clients [--streams 50] [--itl-ms 5] [--messages 128] [--requests 300] [--repeats 3]
 
 Clients: ``aio`` (grpcio asyncio), ``gevent`` (grpcio's gevent mode), ``ours`` (the whole engine: dispatch, HTTP/2,
 parsing, records). All parse each message. The server is pinned to the first core, the client to the last. CPU is

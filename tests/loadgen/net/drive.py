@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypedDict
@@ -32,7 +33,9 @@ class Ask(TypedDict, total=False):
 
 
 class Order(TypedDict, total=False):
-    """What to send where. ``at_once``: cap on requests in flight (None: no cap)."""
+    """What to send where. ``at_once``: cap on requests in flight (None: no cap); ``carrier_fails``: a fault of ours."""
+
+    carrier_fails: bool
 
     url: str
     requests: list[Ask]
@@ -155,6 +158,10 @@ def _schedule(order: Order) -> Iterator[Any]:
         yield ScheduleRow(index, int(ask.get("due_ms", 0) * 1e6), 1, 4)
 
 
+def _failing(choice: dict[str, Any]) -> Any:
+    raise ZeroDivisionError("a fault of ours")
+
+
 def main() -> None:
     """An order a line in, its records a line out."""
     for line in sys.stdin:
@@ -167,6 +174,7 @@ def followed(order: Order) -> list[dict[str, Any]]:
     from loadgen.clients import CLIENTS
     from loadgen.dispatch import Caps
     from loadgen.engine import Engine, EngineOptions
+    from loadgen.net.batched import BatchedReads
     from loadgen.net.http2_pool import Http2Pool
     from loadgen.net.pool import Pool
     from loadgen.net.stamps import StampClock
@@ -185,7 +193,9 @@ def followed(order: Order) -> list[dict[str, Any]]:
         dialect, pool = writer.client, Http2Pool(target, stamps, order.get("streams", 16))
     else:
         dialect = CLIENTS[order.get("endpoint", "chat")]
-        pool = Pool(target, stamps, order.get("reuse"))
+        if order.get("carrier_fails"):
+            dialect = replace(dialect, carrier=_failing)
+        pool = Pool(target, stamps, order.get("reuse"), BatchedReads())
         writer = AsAsked(order, target.authority, target.prefix + dialect.path)
     options = EngineOptions(
         dialect=dialect,
