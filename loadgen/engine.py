@@ -48,6 +48,8 @@ class EngineOptions:
     drain_timeout_ns: int
     open_ahead: int
     breaker: Breaker
+    keep_headers: frozenset[bytes] = frozenset()
+    """Names (lower case) of the answers' headers that records keep."""
     on_answer_text: Callable[[Record, str], None] | None = None
     """Told what a session's turn was answered, before its next turn may go."""
 
@@ -144,6 +146,7 @@ class Engine:
         exchange = Exchange(request.record, request.payload, self._answered)
         exchange.deadline_ns = now_ns() + self.options.request_timeout_ns
         exchange.on_long = self._answer_is_long
+        exchange.keep_headers = self.options.keep_headers
         self._in_flight[exchange] = None
         self._pool.send(exchange)
         self._wake_idle()

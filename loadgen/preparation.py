@@ -195,6 +195,7 @@ def prepare(plan: Plan) -> Prepared:
         drain_timeout_ns=plan.drain_timeout,
         open_ahead=_open_ahead(plan, survey),
         breaker=Breaker(plan.breaker_error_rate),
+        keep_headers=frozenset(name.lower().encode() for name in plan.keep_header),
         on_answer_text=talk.answered if talk else None,
     )
     engine = Engine(options, queue, Pool(target, stamps, plan.reuse), stamps, spool)

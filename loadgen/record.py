@@ -50,7 +50,8 @@ class Record:
     together, see *coalesced*). ``chunk_tokens`` holds the tokens each chunk carried where the server reported
     usage continuously, else ``None``. ``n_output`` is the server's usage where it gave one
     (``n_output_source`` "usage"), else the number of content chunks ("chunks"): an estimate.
-    ``lag`` is not stored: it is ``taken_ns - due_ns - held_ns``.
+    ``body_ns`` (the answer's first byte after its head) and ``answer_headers`` are there only where headers were
+    asked to be kept. ``lag`` is not stored: it is ``taken_ns - due_ns - held_ns``.
     """
 
     id: str
@@ -66,6 +67,7 @@ class Record:
     sent_ns: int | None = None
     sent_end_ns: int | None = None
     headers_ns: int | None = None
+    body_ns: int | None = None
     first_ns: int | None = None
     first_output_ns: int | None = None
     last_ns: int | None = None
@@ -87,6 +89,7 @@ class Record:
     session: str | None = None
     turn: int | None = None
     endpoint: str | None = None
+    answer_headers: dict[str, str] | None = None
 
     @property
     def lag_ns(self) -> int | None:
@@ -95,8 +98,8 @@ class Record:
 
 
 OPTIONAL_FIELDS = (
-    "connect_start_ns", "connect_end_ns", "tls_end_ns", "first_output_ns", "chunk_tokens", "n_cached",
-    "status", "error", "note", "session", "turn", "endpoint",
+    "connect_start_ns", "connect_end_ns", "tls_end_ns", "body_ns", "first_output_ns", "chunk_tokens", "n_cached",
+    "status", "error", "note", "session", "turn", "endpoint", "answer_headers",
 )  # fmt: skip
 """Left out of a line when ``None``; every other field is always written, ``null`` where nothing is known."""
 

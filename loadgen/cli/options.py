@@ -17,7 +17,7 @@ UNSET = argparse.SUPPRESS
 FLAGS = ("carry_answers", "ignore_eos", "i_own_this_endpoint", "tls_insecure")
 LISTS = {"slo": "SLO", "sidecar": "HOST:PORT"}
 """Options that take several values, with what each is."""
-REPEATED = {"header": "K=V", "step": "NAME=VALUE"}
+REPEATED = {"header": "K=V", "keep_header": "NAME", "step": "NAME=VALUE"}
 """Options that may be given again and again."""
 
 
