@@ -26,6 +26,7 @@ TIMEOUT_STATUS = (408, 504)
 ALLOWANCE = 1.05
 """Good answers may last this much longer than the cut: timers are checked now and then."""
 
+DELAY = "Envoy closes a begun HTTP/1.1 answer 1 s after its timer (`delayed_close_timeout`): look for 1 s less too"
 AGE_CURE = (
     "a route or request timeout (Envoy: `timeout: 0s` on the route, its default is 15 s, or "
     "`max_stream_duration`, `max_connection_duration`; nginx: `proxy_read_timeout`, 60 s; AWS ALB: idle timeout, 60 s)"
@@ -54,7 +55,7 @@ class Cuts:
         return (
             f"{self.count} of {self.all_cuts} cut-off answers ended {self.age_ns / 1e9:.4g} s after {start} (within "
             f"{self.spread_ns / 1e6:.3g} ms), and no good answer went on for longer: this looks like a proxy timeout, "
-            f"{cure}"
+            f"{cure}. {DELAY}"
         )
 
 
