@@ -102,8 +102,8 @@ def carried_joints(plan: Plan, dialect: Dialect) -> tuple[bytes, bytes] | None:
     return dialect.joints
 
 
-def check_target(plan: Plan) -> None:
-    """Refuse a run without a target, or at a machine that nobody has said is theirs."""
+def check_consent(plan: Plan) -> None:
+    """Refuse to send without a target, or at a machine that nobody has said is theirs."""
     if plan.base_url is None:
         raise UsageError("no endpoint: name one with --base-url")
     if not plan.i_own_this_endpoint and not is_loopback(plan.base_url):
@@ -111,6 +111,11 @@ def check_target(plan: Plan) -> None:
             f"{plan.base_url} is not on this machine: a load test can take it down. "
             "Say --i-own-this-endpoint if it is yours to test"
         )
+
+
+def check_target(plan: Plan) -> None:
+    """Refuse a run that has no target, no consent or no load."""
+    check_consent(plan)
     if plan.trace is None and plan.arrival is None and plan.concurrency is None:
         raise UsageError("no load: name a --trace, an --arrival model or a --concurrency")
 

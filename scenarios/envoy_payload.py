@@ -31,6 +31,7 @@ METADATA_HEADER = "x-loadgen-metadata"
 SHORT_PROMPT = 16
 """Tokens of the body where the headers carry the payload."""
 TARGET = ("model", "endpoint", "ignore_eos", "api_key_file", "request_timeout")
+HEADER_TABLE = "[header]"
 STAGES_FILE, DIRECT_FILE, TABLE_FILE = "stages.jsonl", "stages-direct.jsonl", "stages.txt"
 
 Json = dict[str, Any]
@@ -51,6 +52,7 @@ SETTINGS: dict[str, Setting] = {
     "ignore_eos": Setting(bool, False, "ask the server to generate the full output length"),
     "api_key_file": Setting(str, None, "file with the key (else OPENAI_API_KEY)"),
     "request_timeout": Setting(str, None, "give a request up after this long, as 60s"),
+    "plan": Setting(str, None, "TOML plan with further options of `loadgen run`; these settings override it"),
 }
 
 
@@ -100,7 +102,7 @@ def run(context: Context) -> Finding:
 
 
 def cells_of(settings: Mapping[str, Any]) -> list[Cell]:
-    """Sizes x carriers x direct and proxied. Raises UsageError naming what is no size or carrier."""
+    """Sizes x carriers x direct and through Envoy. Raises UsageError naming what is no size or carrier."""
     carriers = [word.strip() for word in settings["carriers"].split(",")]
     unknown = [word for word in carriers if word not in CARRIERS]
     if unknown:
@@ -136,7 +138,7 @@ def _send_all(context: Context, cells: list[Cell], proxy: Proxy) -> Collected:
     asked = Context(endpoints, context.settings, context.out, context.simulated, context.consent, context.say)
     for cell in cells:
         options = load_options(context.settings, cell)
-        plan = _plan_file(context.out, cell)
+        plan = _plan_file(context, cell)
         sent = collected.sent[cell] = send(asked, cell.route, {**options, "plan": plan}, name=cell.name)
         if collected.interrupted:
             break
@@ -166,14 +168,20 @@ def load_options(settings: Mapping[str, Any], cell: Cell) -> Json:
     }
 
 
-def _plan_file(out: Path, cell: Cell) -> Path | None:
-    """A plan with the payload as a header: too long for a command line."""
+def _plan_file(context: Context, cell: Cell) -> Path | None:
+    """The user's plan; with the payload as a header, too long for a command line, where headers carry it."""
+    given, out = context.settings["plan"], context.out
     if cell.carrier == "body":
-        return None
+        return Path(given) if given else None
+    own = Path(given).read_text() if given else ""
+    if HEADER_TABLE in own:
+        raise UsageError(
+            f"--set plan={given}: a plan with {HEADER_TABLE} cannot be used where headers carry the payload"
+        )
     text = PromptWriter("metadata").text(ScheduleRow(0, 0, cell.size, 1)).decode().strip()
     path = out / f"{cell.name}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'[header]\n"{METADATA_HEADER}" = "{text}"\n')
+    path.write_text(f'{own}\n{HEADER_TABLE}\n"{METADATA_HEADER}" = "{text}"\n')
     return path
 
 

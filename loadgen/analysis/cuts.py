@@ -28,12 +28,12 @@ ALLOWANCE = 1.05
 
 DELAY = "Envoy closes a begun HTTP/1.1 answer 1 s after its timer (`delayed_close_timeout`): look for 1 s less too"
 AGE_CURE = (
-    "a route or request timeout (Envoy: `timeout: 0s` on the route, its default is 15 s, or "
-    "`max_stream_duration`, `max_connection_duration`; nginx: `proxy_read_timeout`, 60 s; AWS ALB: idle timeout, 60 s)"
+    "a route or request timeout (Envoy: `timeout: 0s` on the route, its default is 15 s, or `max_stream_duration`; "
+    "gateways: their request timeout)"
 )
 IDLE_CURE = (
     "an idle timeout (Envoy: `stream_idle_timeout`, 5 minutes, or the route's `idle_timeout`; nginx: "
-    "`proxy_read_timeout`, 60 s; HAProxy: `timeout server`)"
+    "`proxy_read_timeout`, 60 s; HAProxy: `timeout server`; AWS ALB: 60 s)"
 )
 
 
