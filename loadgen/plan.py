@@ -60,7 +60,7 @@ class Plan(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     base_url: str | None = _option(None, "the endpoint's root (a trailing /v1 is accepted)", group=TARGET)
-    endpoint: str = _option("chat", "what to ask: chat or completions", group=TARGET)
+    endpoint: str = _option("chat", "what to ask", group=TARGET)
     model: str | None = _option(
         None, "model name (default: the only one that /v1/models lists)", group=TARGET
     )

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import islice
 from typing import Any, Literal, Protocol
 
 import orjson
@@ -25,19 +26,49 @@ from loadgen.schedule import ScheduleRow
 WORDS_IN_LIST = 4096
 
 
+WORD_BY_WORD = 64
+"""The words at a text's beginning that are chosen one by one: no two texts share them, and so no prefix."""
+
+PHRASE_WORDS, PHRASES = 128, 1024
+
+
 class Words:
-    """The word list as a table of 65,536 entries: two bytes of hash choose a word, each with equal chance."""
+    """The word list as a table of 65,536 entries: two bytes of hash choose a word, each with equal chance.
+
+    Beyond its first `WORD_BY_WORD` words a text is made of phrases, each chosen by two bytes out of `PHRASES` made
+    from the same list: a prompt of 64K tokens would else cost many times what sending it does. Prefix caches, which
+    know a block by all that stands before it, cannot find a phrase again.
+    """
 
     def __init__(self) -> None:
         words = files("loadgen").joinpath("words.txt").read_bytes().split()
         if len(words) != WORDS_IN_LIST:
             raise ValueError(f"words.txt holds {len(words)} words, not {WORDS_IN_LIST}")
         self._table = [b" " + word for word in words] * (65536 // WORDS_IN_LIST)
+        self._phrases: list[bytes] = []
 
     def text(self, key: bytes, count: int) -> bytes:
-        """*count* words chosen by *key*, each with its leading space."""
-        choice = memoryview(hashlib.shake_128(key).digest(2 * count)).cast("H")
-        return b"".join(map(self._table.__getitem__, choice))
+        """*count* words chosen by *key*, each with its leading space; fewer words are the beginning of more."""
+        if count <= WORD_BY_WORD:
+            return b"".join(map(self._table.__getitem__, _choices(key, count)))
+        whole, part = divmod(count - WORD_BY_WORD, PHRASE_WORDS)
+        choices = _choices(key, WORD_BY_WORD + whole + 1)
+        phrases = self._phrases or self._make_phrases()
+        found = [*map(self._table.__getitem__, choices[:WORD_BY_WORD])]
+        found += map(phrases.__getitem__, choices[WORD_BY_WORD:-1])
+        if part:
+            found.append(b" ".join(phrases[choices[-1]].split(b" ", part + 1)[: part + 1]))
+        return b"".join(found)
+
+    def _make_phrases(self) -> list[bytes]:
+        words = iter(map(self._table.__getitem__, _choices(b"phrases", PHRASES * PHRASE_WORDS)))
+        phrases = [b"".join(islice(words, PHRASE_WORDS)) for _ in range(PHRASES)]
+        self._phrases = phrases * (65536 // PHRASES)
+        return self._phrases
+
+
+def _choices(key: bytes, count: int) -> memoryview[int]:
+    return memoryview(hashlib.shake_128(key).digest(2 * count)).cast("H")
 
 
 class PromptWriter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import orjson
 from pydantic.fields import FieldInfo
@@ -57,7 +57,7 @@ def _add_option(group: Any, name: str, field: FieldInfo, extra: dict[str, Any]) 
             *flags, dest=name, action="append", default=UNSET, help=text, metavar=REPEATED[name]
         )
     else:
-        group.add_argument(*flags, dest=name, default=UNSET, help=text, metavar=_metavar(name))
+        group.add_argument(*flags, dest=name, default=UNSET, help=text, metavar=_metavar(name, field))
 
 
 def _help(field: FieldInfo) -> str:
@@ -70,8 +70,19 @@ def _help(field: FieldInfo) -> str:
     return f"{text} [{default}]"
 
 
-def _metavar(name: str) -> str:
-    return name.rpartition("_")[2].upper()
+def _metavar(name: str, field: FieldInfo) -> str:
+    """The choices where there are few, else what kind of value it is. The plan checks them."""
+    choices = _choices(name, field)
+    return f"{{{','.join(choices)}}}" if choices else name.rpartition("_")[2].upper()
+
+
+def _choices(name: str, field: FieldInfo) -> list[str]:
+    if name == "endpoint":
+        from loadgen.clients import CLIENTS
+
+        return list(CLIENTS)
+    kinds = get_args(field.annotation) if get_origin(field.annotation) is not Literal else (field.annotation,)
+    return [str(word) for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
 
 
 def plan_from(args: argparse.Namespace) -> tuple[Plan, str | None]:

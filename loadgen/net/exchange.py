@@ -19,6 +19,8 @@ LONG_PIECES = 32
 MAX_DECODED_BYTES = 1 << 30
 """A compressed answer may not unfold beyond this."""
 
+_LOOP = ClockSource.LOOP
+
 DETECT = 47
 """zlib's ``wbits`` for the largest window, gzip or zlib by the head."""
 
@@ -73,8 +75,8 @@ class Exchange:
 
     def body(self, stamp_ns: int, data: bytes, source: ClockSource) -> None:
         """A piece of the body as it came."""
-        if source is ClockSource.LOOP:
-            self.record.clock = ClockSource.LOOP
+        if source is _LOOP:
+            self.record.clock = _LOOP
         self.pieces.append((stamp_ns, data))
         if len(self.pieces) == self.long_at and self.on_long is not None:
             self.on_long(self)

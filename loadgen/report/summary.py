@@ -37,6 +37,7 @@ from loadgen.analysis.outcomes import (
     unreachable,
 )
 from loadgen.analysis.rows import Ints, Mask
+from loadgen.analysis.self_watch import self_watch_notes
 from loadgen.analysis.spread import spread
 from loadgen.analysis.validity import Validity, judge
 from loadgen.errors import ExitCode
@@ -113,7 +114,7 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
             "stops": run.stops,
             "incomplete": bool(run.problems),
             "unreachable": unreachable(run.rows),
-            "notes": [*run.notes, *_unknown_classes(run, objectives)],
+            "notes": [*run.notes, *_unknown_classes(run, objectives), *self_watch_notes(run)],
             **_asked_and_sent(run, validity, quantiles),
             "metrics": metrics,
             "itl_estimated": itl_is_estimated(run.rows, good(run, run.measured)),
