@@ -109,8 +109,8 @@ def carried_joints(plan: Plan, dialect: Dialect) -> tuple[bytes, bytes] | None:
     return dialect.joints
 
 
-def check_target(plan: Plan) -> None:
-    """Refuse a run without a target, or at a machine that nobody has said is theirs."""
+def check_consent(plan: Plan) -> None:
+    """Refuse to send without a target, or at a machine that nobody has said is theirs."""
     if plan.base_url is None:
         raise UsageError("no endpoint: name one with --base-url")
     far = [url for url in (plan.base_url, *own_urls(plan)) if not is_loopback(url)]
@@ -119,6 +119,11 @@ def check_target(plan: Plan) -> None:
             f"{far[0]} is not on this machine: a load test can take it down. "
             "Say --i-own-this-endpoint if it is yours to test"
         )
+
+
+def check_target(plan: Plan) -> None:
+    """Refuse a run that has no target, no consent or no load."""
+    check_consent(plan)
     if plan.trace is None and plan.arrival is None and plan.concurrency is None:
         raise UsageError("no load: name a --trace, an --arrival model or a --concurrency")
 
@@ -207,6 +212,7 @@ def prepare(plan: Plan) -> Prepared:
         breaker=Breaker(plan.breaker_error_rate),
         retry=rule_of(plan),
         chance=chance_of(plan),
+        keep_headers=frozenset(name.lower().encode() for name in plan.keep_header),
         on_answer_text=talk.answered if talk else None,
     )
     pool: Pool | ClassPools
