@@ -53,6 +53,8 @@ class EngineOptions:
     breaker: Breaker
     retry: RetryRule = NO_RETRIES
     chance: Callable[[str, int], float] = lambda request_id, tries: 0.0
+    keep_headers: frozenset[bytes] = frozenset()
+    """Names (lower case) of the answers' headers that records keep."""
     on_answer_text: Callable[[Record, str], None] | None = None
     """Told what a session's turn was answered, before its next turn may go."""
 
@@ -165,6 +167,7 @@ class Engine:
         exchange = self.options.dialect.exchange(record, payload, self._answered)
         exchange.deadline_ns = now_ns() + self.options.request_timeout_ns
         exchange.on_long = self._answer_is_long
+        exchange.keep_headers = self.options.keep_headers
         self._in_flight[exchange] = None
         if record.id in self._leaving:
             self._leavers.watch(exchange, *self._leaving[record.id])

@@ -67,3 +67,7 @@ class MixedWriter:
     def write(self, row: ScheduleRow, request_id: str) -> Sized:
         """As its endpoint's writer."""
         return self._writers[row.endpoint].write(row, request_id)
+
+    def write_ahead(self, row: ScheduleRow) -> bool:
+        """As its endpoint's writer."""
+        return self._writers[row.endpoint].write_ahead(row)

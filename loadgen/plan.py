@@ -75,6 +75,9 @@ class Plan(BaseModel):
     )
     api_key_file: Path | None = _option(None, "file with the key (else OPENAI_API_KEY)", group=TARGET)
     header: dict[str, str] = _option({}, "further request header K=V; may be repeated", group=TARGET)
+    keep_header: list[str] = _option(
+        [], "keep this header of each answer in its record; may be repeated", group=TARGET
+    )
     extra_body: dict[str, Any] = _option({}, "JSON object merged into each request's body", group=TARGET)
     ignore_eos: bool = _option(False, "ask the server to generate the full output length", group=TARGET)
     request_timeout: Duration = _option(

@@ -100,6 +100,10 @@ class GrpcWriter:
         self._list_bytes, self._list_fields = list_size(fields), len(fields)
         self._largest = max((len(value) for _, value in fields), default=0)
 
+    def write_ahead(self, row: ScheduleRow) -> bool:
+        """Make a small part of what `write` needs for the row; False: there is no more of it."""
+        return self._prompts.text_ahead(row)
+
     def write(self, row: ScheduleRow, request_id: str) -> StreamRequest:
         """The request's header block and body."""
         prompt = self._prompts.text(row)

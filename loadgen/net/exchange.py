@@ -42,7 +42,8 @@ class Exchange:
 
     __slots__ = (
         "_decoded", "_decoder", "connection", "deadline_ns", "ending", "finished", "hints", "is_event_stream",
-        "leave_tokens", "long_at", "on_long", "payload", "pieces", "reader", "record", "resent", "status",
+        "keep_headers", "leave_tokens", "long_at", "on_long", "payload", "pieces", "reader", "record", "resent",
+        "status",
     )  # fmt: skip
 
     def __init__(self, record: Record, payload: Sized, finished: Callable[[Exchange], None]) -> None:
@@ -52,6 +53,7 @@ class Exchange:
         self.pieces: list[tuple[int, bytes]] = []
         self.status = 0
         self.hints: dict[str, str] = {}
+        self.keep_headers: frozenset[bytes] = frozenset()
         self.is_event_stream = False
         self.ending: Ending | None = None
         self.deadline_ns = 0
@@ -67,6 +69,7 @@ class Exchange:
     def header(self, name: bytes, value: bytes) -> None:
         """Keep of the answer's head what decides how its body is read."""
         name = name.lower()
+        self.keep(name, value)
         if name == b"content-type":
             self.is_event_stream = value.lower().startswith(b"text/event-stream")
         elif name == b"content-encoding" and value.lower() not in (b"identity", b""):
@@ -77,10 +80,18 @@ class Exchange:
         elif name in (b"retry-after", b"location"):
             self.hints[name.decode()] = value.decode("latin-1")
 
+    def keep(self, name: bytes, value: bytes) -> None:
+        """Put a header (or trailer) into the record where the plan wants it; *name* in lower case."""
+        if name in self.keep_headers:
+            kept = self.record.answer_headers = self.record.answer_headers or {}
+            kept[name.decode()] = value.decode("latin-1")
+
     def body(self, stamp_ns: int, data: bytes, source: ClockSource) -> None:
         """A piece of the body as it came."""
         if source is _LOOP:
             self.record.clock = _LOOP
+        if self.keep_headers and self.record.body_ns is None:
+            self.record.body_ns = stamp_ns
         self.pieces.append((stamp_ns, data))
         if len(self.pieces) == self.long_at and self.on_long is not None:
             self.on_long(self)

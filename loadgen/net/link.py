@@ -179,6 +179,7 @@ class Link(ABC):
         except BlockingIOError:
             return False
         except OSError as error:
+            self._stamp_ns, self._source = now_ns(), ClockSource.LOOP  # a reset brings no stamp
             self._lost(os.strerror(error.errno or 0).lower())
             return True
         self._stamp_ns, self._source = self._stamps.instant(ancillary)

@@ -89,12 +89,15 @@ class StreamExchange(Exchange):
         self.status = int(status) if status.isdigit() else 599
         self.record.headers_ns = stamp_ns
         self.fields = fields
+        for name, value in fields:
+            self.keep(name, value)
         if ended:
             self._end_with(fields)
 
     def _end_with(self, trailers: Fields) -> None:
         self.trailers = trailers
         for name, value in trailers:
+            self.keep(name, value)
             if name == PUSHBACK and value.isdigit():
                 self.hints["retry-after"] = f"{int(value) / 1000:g}"
 

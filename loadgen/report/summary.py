@@ -19,6 +19,7 @@ import orjson
 from loadgen.analysis.arrivals import Arrivals, describe, gaps, ks_distance
 from loadgen.analysis.confidence import share_interval
 from loadgen.analysis.correlate.answer import memory_block
+from loadgen.analysis.cuts import constant_age, cuts_figures
 from loadgen.analysis.goodput import GateResult, judge_gate, meets_bounds
 from loadgen.analysis.load import Run, load_run
 from loadgen.analysis.metrics import (
@@ -101,6 +102,7 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
     metrics = metric_figures(run, run.measured, quantiles)
     met = meets_bounds(run.rows, objectives)
     throughput = _throughput(run, objectives, met)
+    cuts = constant_age(run.rows)
     found: Json = _plain(
         {
             **_head(run),
@@ -115,7 +117,13 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
             "stops": run.stops,
             "incomplete": bool(run.problems),
             "unreachable": unreachable(run.rows),
-            "notes": [*run.notes, *_unknown_classes(run, objectives), *self_watch_notes(run)],
+            "notes": [
+                *run.notes,
+                *_unknown_classes(run, objectives),
+                *self_watch_notes(run),
+                *([cuts.in_words] if cuts else []),
+            ],
+            "cut_age": cuts_figures(cuts),
             **_asked_and_sent(run, validity, quantiles),
             "metrics": metrics,
             "itl_estimated": itl_is_estimated(run.rows, good(run, run.measured)),
