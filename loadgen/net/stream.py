@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 Fields = list[tuple[bytes, bytes]]
 
+LONG_PIECES = 16
+"""Read away in smaller portions than HTTP/1.1's: streams that share a connection share the instant of what comes
+while the loop is busy."""
+
 PUSHBACK = b"grpc-retry-pushback-ms"
 """Where a server says when to come again, as HTTP's Retry-After does."""
 
@@ -48,6 +52,7 @@ class StreamExchange(Exchange):
 
     def __init__(self, record: Record, request: StreamRequest, finished: Callable[[Exchange], None]) -> None:
         super().__init__(record, request, finished)
+        self.long_at = LONG_PIECES
         self.request = request
         self.link: Http2Connection | None = None
         self.stream_id = 0

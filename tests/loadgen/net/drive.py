@@ -120,7 +120,7 @@ class AsAskedOverGrpc:
     """Writes each row's request to vLLM's or KServe's method as the order has it."""
 
     def __init__(self, order: Order, target: Any) -> None:
-        from loadgen.clients import kserve, vllm_grpc
+        from loadgen.clients import kserve, method, vllm_grpc
         from loadgen.clients.grpc_client import GrpcClient
         from loadgen.grpc_endpoint import call_fields
 
@@ -134,6 +134,16 @@ class AsAskedOverGrpc:
             tensors = kserve.choose_tensors(inputs, [kserve.TensorKind("TOKEN", "BYTES", (1,))], {}, {})
             self._encode = kserve.Requests("m", tensors, final=True).encode
             path, read = kserve.STREAM_INFER, kserve.Answers(tensors).read
+        elif order.get("endpoint") == "method":
+            messages = vllm_grpc.MESSAGES
+            template = {"text": "{prompt}", "sampling_params": {"max_tokens": "{max_tokens}"}}
+            self._encode = method.Requests(messages["GenerateRequest"], template).encode
+            paths = {
+                "tokens": "chunk.token_ids",
+                "finish": "complete.finish_reason",
+                "n_input": "chunk.prompt_tokens",
+            }
+            read = method.Answers(messages["GenerateResponse"], paths).read
         self.client = GrpcClient(read, must_end=True, limit_bytes=order.get("max_message_bytes", 1 << 30))
         self._fields = call_fields(target, path, [])
 
