@@ -122,16 +122,17 @@ class AsAskedOverGrpc:
     def __init__(self, order: Order, target: Any) -> None:
         from loadgen.clients import kserve, method, vllm_grpc
         from loadgen.clients.grpc_client import GrpcClient
+        from loadgen.clients.kserve_tensors import TensorKind, choose_tensors
         from loadgen.grpc_endpoint import call_fields
 
         self._order, self._encode = order, vllm_grpc.Requests({}, ignore_eos=False, ids=False).encode
         path, read = vllm_grpc.GENERATE, vllm_grpc.read_message
         if order.get("endpoint") == "kserve":
             inputs = [
-                kserve.TensorKind("PROMPT", "BYTES", (1,)),
-                kserve.TensorKind("MAX_TOKENS", "INT32", (1,)),
+                TensorKind("PROMPT", "BYTES", (1,)),
+                TensorKind("MAX_TOKENS", "INT32", (1,)),
             ]
-            tensors = kserve.choose_tensors(inputs, [kserve.TensorKind("TOKEN", "BYTES", (1,))], {}, {})
+            tensors = choose_tensors(inputs, [TensorKind("TOKEN", "BYTES", (1,))], {}, {})
             self._encode = kserve.Requests("m", tensors, final=True).encode
             path, read = kserve.STREAM_INFER, kserve.Answers(tensors).read
         elif order.get("endpoint") == "method":
