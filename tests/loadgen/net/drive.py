@@ -48,6 +48,7 @@ class Order(TypedDict, total=False):
     streams: int
     max_message_bytes: int
     gzip: bool
+    retries: int
 
 
 class Driver:
@@ -191,6 +192,7 @@ def followed(order: Order) -> list[dict[str, Any]]:
     from loadgen.net.stamps import StampClock
     from loadgen.net.target import TlsOptions, resolve_target
     from loadgen.prompts import RenderedAhead
+    from loadgen.retrying import RetryRule
     from loadgen.spool import Spool
 
     tls = {k: Path(v) if k.endswith("_file") else v for k, v in order.get("tls", {}).items()}
@@ -215,6 +217,7 @@ def followed(order: Order) -> list[dict[str, Any]]:
         drain_timeout_ns=20_000_000_000,
         open_ahead=order.get("open_ahead", 0),
         breaker=Breaker(2),
+        retry=RetryRule(order.get("retries", 0), backoff_ns=10_000_000),
     )
     with tempfile.TemporaryDirectory() as folder:
         spool = Spool(Path(folder) / "records.jsonl")
