@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from loadgen.retrying import chance_of, rule_of
 from loadgen.rundir import anchor_to_json, host_facts, new_run_directory, versions, write_plan
 from loadgen.schedule import Schedule, Survey
 from loadgen.spool import Spool
-from loadgen.targets import TargetPlan, shared_out, targets_of
+from loadgen.targets import TargetPlan, targets_of
 from loadgen.telling import ClassPools, Endpoint, class_writer, own_urls
 from loadgen.workload import schedule_of
 
@@ -127,29 +127,30 @@ def carried_joints(plan: Plan, dialect: Dialect | GrpcDialect) -> tuple[bytes, b
     return dialect.joints
 
 
-def check_consent(plan: Plan) -> None:
-    """Refuse to send without a target, or at a machine that nobody has said is theirs."""
-    if plan.base_url is None:
-        raise UsageError("no endpoint: name one with --base-url")
-    far = [url for url in (plan.base_url, *own_urls(plan)) if not is_loopback(url)]
+def check_targets(plan: Plan, targets: list[TargetPlan]) -> None:
+    """Refuse a run without a target, without consent or without a load."""
+    for target in targets:
+        if target.plan.base_url is None:
+            raise UsageError("no endpoint: name one with --base-url")
+        dialect_of(target.plan)
+    own = own_urls(plan)
+    check_consent(plan, [str(target.plan.base_url) for target in targets] + own)
+    if plan.carry_answers and len(targets) > 1:
+        raise UsageError("--carry-answers goes with one endpoint")
+    if own and (plan.target or str(plan.base_url).startswith("grpc")):
+        raise UsageError("a class's base_url goes with an HTTP --base-url, not with --target or gRPC")
+    if plan.trace is None and plan.arrival is None and plan.concurrency is None:
+        raise UsageError("no load: name a --trace, an --arrival model or a --concurrency")
+
+
+def check_consent(plan: Plan, urls: list[str]) -> None:
+    """Refuse to send at a machine that nobody has said is theirs."""
+    far = [url for url in urls if not is_loopback(url)]
     if far and not plan.i_own_this_endpoint:
         raise UsageError(
             f"{far[0]} is not on this machine: a load test can take it down. "
             "Say --i-own-this-endpoint if it is yours to test"
         )
-
-
-def check_targets(plan: Plan, targets: list[TargetPlan]) -> None:
-    """Refuse a run that has no target, no consent or no load, or endpoints that do not go together."""
-    for target in targets:
-        check_consent(target.plan)
-        dialect_of(target.plan)
-    if plan.carry_answers and len(targets) > 1:
-        raise UsageError("--carry-answers goes with one endpoint")
-    if own_urls(plan) and (plan.target or str(plan.base_url).startswith("grpc")):
-        raise UsageError("a class's base_url goes with an HTTP --base-url, not with --target or gRPC")
-    if plan.trace is None and plan.arrival is None and plan.concurrency is None:
-        raise UsageError("no load: name a --trace, an --arrival model or a --concurrency")
 
 
 def request_headers(plan: Plan, key: str | None) -> dict[str, str]:
@@ -263,9 +264,6 @@ def prepare(plan: Plan) -> Prepared:
     check_targets(plan, targets)
     key = api_key(plan)
     schedule = schedule_of(plan)
-    if plan.target:
-        make_rows = schedule.make_rows
-        schedule = replace(schedule, make_rows=lambda: shared_out(make_rows(), targets, plan.seed))
     survey = schedule.survey()
     if survey is not None and survey.requests == 0:
         raise UsageError("the schedule is empty: no row lies in the window")
