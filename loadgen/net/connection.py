@@ -283,8 +283,8 @@ class Connection:
         exchange = self.exchange
         assert exchange is not None
         exchange.status = self._parser.get_status_code()
-        if not self._out:
-            exchange.payload = b""  # it will not be sent again, and may be long
+        if not self._out and 200 <= exchange.status < 300:
+            exchange.payload = b""  # it may be long, and only what is refused may be sent again
         exchange.record.headers_ns = self._stamp_ns
         if self._source is ClockSource.LOOP:
             exchange.record.clock = ClockSource.LOOP
