@@ -109,6 +109,14 @@ def dialect_of(plan: Plan) -> Dialect | GrpcDialect:
     return dialect
 
 
+def http_dialect(plan: Plan) -> Dialect:
+    """As `dialect_of`, for what speaks HTTP alone. Raises UsageError for gRPC."""
+    dialect = dialect_of(plan)
+    if isinstance(dialect, GrpcDialect):
+        raise UsageError(f"{plan.base_url}: this command speaks HTTP alone")
+    return dialect
+
+
 def carried_joints(plan: Plan, dialect: Dialect | GrpcDialect) -> tuple[bytes, bytes] | None:
     """What stands between carried turns; None when none are. Raises UsageError where the dialect cannot."""
     if not plan.carry_answers:
@@ -119,30 +127,29 @@ def carried_joints(plan: Plan, dialect: Dialect | GrpcDialect) -> tuple[bytes, b
     return dialect.joints
 
 
-def check_targets(plan: Plan, targets: list[TargetPlan]) -> None:
-    """Refuse a run without a target, without consent or without a load."""
-    for target in targets:
-        if target.plan.base_url is None:
-            raise UsageError("no endpoint: name one with --base-url")
-        dialect_of(target.plan)
-    own = own_urls(plan)
-    check_consent(plan, [str(target.plan.base_url) for target in targets] + own)
-    if plan.carry_answers and len(targets) > 1:
-        raise UsageError("--carry-answers goes with one endpoint")
-    if own and (plan.target or str(plan.base_url).startswith("grpc")):
-        raise UsageError("a class's base_url goes with an HTTP --base-url, not with --target or gRPC")
-    if plan.trace is None and plan.arrival is None and plan.concurrency is None:
-        raise UsageError("no load: name a --trace, an --arrival model or a --concurrency")
-
-
-def check_consent(plan: Plan, urls: list[str]) -> None:
-    """Refuse to send at a machine that nobody has said is theirs."""
-    far = [url for url in urls if not is_loopback(url)]
+def check_consent(plan: Plan) -> None:
+    """Refuse to send without a target, or at a machine that nobody has said is theirs."""
+    if plan.base_url is None:
+        raise UsageError("no endpoint: name one with --base-url")
+    far = [url for url in (plan.base_url, *own_urls(plan)) if not is_loopback(url)]
     if far and not plan.i_own_this_endpoint:
         raise UsageError(
             f"{far[0]} is not on this machine: a load test can take it down. "
             "Say --i-own-this-endpoint if it is yours to test"
         )
+
+
+def check_targets(plan: Plan, targets: list[TargetPlan]) -> None:
+    """Refuse a run that has no target, no consent or no load, or endpoints that do not go together."""
+    for target in targets:
+        check_consent(target.plan)
+        dialect_of(target.plan)
+    if plan.carry_answers and len(targets) > 1:
+        raise UsageError("--carry-answers goes with one endpoint")
+    if own_urls(plan) and (plan.target or str(plan.base_url).startswith("grpc")):
+        raise UsageError("a class's base_url goes with an HTTP --base-url, not with --target or gRPC")
+    if plan.trace is None and plan.arrival is None and plan.concurrency is None:
+        raise UsageError("no load: name a --trace, an --arrival model or a --concurrency")
 
 
 def request_headers(plan: Plan, key: str | None) -> dict[str, str]:
@@ -166,8 +173,7 @@ def request_writer(
     plan: Plan, target: Target, facts: EndpointFacts, headers: dict[str, str], prompts: Prompts
 ) -> RequestWriter:
     """Encode all that the requests share."""
-    dialect = dialect_of(plan)
-    assert isinstance(dialect, Dialect)
+    dialect = http_dialect(plan)
     fields: dict[str, Any] = {"model": facts.model, "stream": True}
     if facts.usage != "none":
         fields["stream_options"] = {"include_usage": True}
@@ -320,9 +326,7 @@ def _endpoint(plan: Plan, url: str, headers: dict[str, str], tls: TlsOptions, sa
     asked = plan.model_copy(
         update={"base_url": url, "model": models[0] if models else plan.model, "classes": []}
     )
-    dialect = dialect_of(asked)
-    assert isinstance(dialect, Dialect)
-    facts = probe_endpoint(Prober(target, headers, url), asked, dialect)
+    facts = probe_endpoint(Prober(target, headers, url), asked, http_dialect(asked))
     return Endpoint(target, facts, PromptWriter(salt, facts.overhead))
 
 
