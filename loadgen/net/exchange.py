@@ -19,6 +19,8 @@ LONG_PIECES = 32
 MAX_DECODED_BYTES = 1 << 30
 """A compressed answer may not unfold beyond this."""
 
+_LOOP = ClockSource.LOOP
+
 DETECT = 47
 """zlib's ``wbits`` for the largest window, gzip or zlib by the head."""
 
@@ -36,7 +38,8 @@ class Exchange:
 
     __slots__ = (
         "_decoded", "_decoder", "connection", "deadline_ns", "ending", "finished", "hints", "is_event_stream",
-        "keep_headers", "on_long", "payload", "pieces", "reader", "record", "status",
+        "keep_headers", "leave_tokens", "long_at", "on_long", "payload", "pieces", "reader", "record", "resent",
+        "status",
     )  # fmt: skip
 
     def __init__(self, record: Record, payload: bytes, finished: Callable[[Exchange], None]) -> None:
@@ -53,6 +56,9 @@ class Exchange:
         self.connection: Connection | None = None
         self.reader: AnswerReader | None = None
         self.on_long: Callable[[Exchange], None] | None = None
+        self.long_at = LONG_PIECES
+        self.leave_tokens: int | None = None
+        self.resent = False
         self._decoder: zlib._Decompress | None = None
         self._decoded = 0
 
@@ -74,12 +80,12 @@ class Exchange:
 
     def body(self, stamp_ns: int, data: bytes, source: ClockSource) -> None:
         """A piece of the body as it came."""
-        if source is ClockSource.LOOP:
-            self.record.clock = ClockSource.LOOP
+        if source is _LOOP:
+            self.record.clock = _LOOP
         if self.keep_headers and self.record.body_ns is None:
             self.record.body_ns = stamp_ns
         self.pieces.append((stamp_ns, data))
-        if len(self.pieces) == LONG_PIECES and self.on_long is not None:
+        if len(self.pieces) == self.long_at and self.on_long is not None:
             self.on_long(self)
 
     def take_pieces(self) -> list[tuple[int, bytes]]:
