@@ -14,23 +14,45 @@ from loadgen.errors import UsageError
 from loadgen.plan import Plan, build_plan
 
 UNSET = argparse.SUPPRESS
-FLAGS = ("carry_answers", "ignore_eos", "i_own_this_endpoint", "tls_insecure")
+TARGET_FIELDS = (
+    "base_url", "endpoint", "model", "api_key_file", "header", "extra_body", "ignore_eos", "tls_ca", "tls_cert",
+    "tls_key", "tls_server_name", "tls_insecure", "i_own_this_endpoint",
+)  # fmt: skip
+FLAGS = ("carry_answers", "ignore_eos", "ignore_retry_after", "i_own_this_endpoint", "tls_insecure")
 LISTS = {"slo": "SLO", "sidecar": "HOST:PORT"}
 """Options that take several values, with what each is."""
-REPEATED = {"header": "K=V", "step": "NAME=VALUE"}
+REPEATED = {"header": "K=V", "keep_header": "NAME", "step": "NAME=VALUE", "classes": "NAME:K=V,…"}
 """Options that may be given again and again."""
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """``--plan FILE`` and an option a field; what is not given is absent from the namespace."""
     parser.add_argument(
-        "--plan", type=Path, default=None, metavar="FILE", help="TOML plan; options override it"
+        "--plan",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="TOML plan, or one that comes with loadgen, as retry-storm; options override it",
     )
     parser.add_argument(
         "--api-key", default=None, metavar="KEY", help="discouraged: others can read it in the process list"
     )
+    _add_fields(parser, tuple(Plan.model_fields))
+
+
+def add_target_options(parser: argparse.ArgumentParser) -> None:
+    """``--plan FILE`` and the options that name a target and how it is asked, without any load."""
+    parser.add_argument(
+        "--plan", type=Path, default=None, metavar="FILE", help="TOML plan that names the target"
+    )
+    parser.set_defaults(api_key=None)
+    _add_fields(parser, TARGET_FIELDS)
+
+
+def _add_fields(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> None:
     groups: dict[str, Any] = {}
-    for name, field in Plan.model_fields.items():
+    for name in names:
+        field = Plan.model_fields[name]
         extra = field.json_schema_extra
         if not isinstance(extra, dict):
             continue

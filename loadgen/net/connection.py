@@ -210,6 +210,7 @@ class Connection:
         except BlockingIOError:
             return False
         except OSError as error:
+            self._stamp_ns, self._source = now_ns(), ClockSource.LOOP  # a reset brings no stamp
             self._lost(os.strerror(error.errno or 0).lower())
             return True
         self._stamp_ns, self._source = self._stamps.instant(ancillary)
@@ -326,9 +327,10 @@ class Connection:
 
     def _lost(self, words: str) -> None:
         exchange = self.exchange
-        if exchange is not None and self._kept and not self._heard and exchange.record.retries == 0:
+        if exchange is not None and self._kept and not self._heard and not exchange.resent:
             self.exchange = None
             self.close()
+            exchange.resent = True
             exchange.record.retries += 1
             exchange.record.sent_end_ns = None
             self._keeper.stale(exchange)
