@@ -10,7 +10,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gevent
 
@@ -18,8 +18,9 @@ from loadgen.collect import Collectors, start_collectors
 from loadgen.errors import UsageError
 from loadgen.plan import Plan
 from loadgen.preparation import Prepared, prepare
-from loadgen.progress import Progress
-from loadgen.report.summary import write_reports
+
+if TYPE_CHECKING:
+    from loadgen.progress import Progress
 
 SIDECAR_WAIT_S = 5.0
 
@@ -40,7 +41,7 @@ def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
     collectors = _collect(prepared)
     runner = local_runner(prepared)
     _handle_signals(prepared)
-    progress = Progress(prepared, sys.stderr) if show_progress else None
+    progress = _progress(prepared) if show_progress else None
     watcher = gevent.spawn(progress.follow) if progress else None
     runner.start(1, spawn_rate=1)
     try:
@@ -55,7 +56,15 @@ def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if prepared.failure is not None:
         raise prepared.failure
+    from loadgen.report.summary import write_reports  # late: it would delay the first request
+
     return Driven(write_reports(prepared.directory), prepared.directory)
+
+
+def _progress(prepared: Prepared) -> Progress:
+    from loadgen.progress import Progress
+
+    return Progress(prepared, sys.stderr)
 
 
 def _collect(prepared: Prepared) -> Collectors | None:

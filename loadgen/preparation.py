@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import secrets
 import time
 from collections.abc import Callable
@@ -257,8 +259,16 @@ def open_endpoints(
     )
 
 
+def raise_open_files() -> None:
+    """As many descriptors as this process may have: each request in flight is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # a hard limit that is more than the kernel lets one have
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def prepare(plan: Plan) -> Prepared:
     """Everything before the first byte of load: raises LoadgenError or TraceError, and leaves no half run then."""
+    raise_open_files()
     targets = targets_of(plan)
     check_targets(plan, targets)
     key = api_key(plan)
