@@ -93,6 +93,8 @@ def _verdicts(console: Console, summary: Json) -> None:
     console.print()
     if validity["valid"] and summary["simulated"]:
         console.print(Text("VALID", "bold green"), "the simulation is whole; it is as true as its model")
+    elif validity["valid"] is None:
+        console.print(Text("NOT JUDGED", "bold yellow"), *map(escape, validity["reasons"]))
     elif validity["valid"]:
         console.print(
             Text("VALID", "bold green"), "the generator kept to the schedule and its files are whole"
@@ -198,15 +200,16 @@ def _with_failures(console: Console, metrics: Json, percentiles: Sequence[float]
 
 
 def _throughput(console: Console, summary: Json) -> None:
-    table = table_of(("", "per second", "total"))
-    table.add_row("requests completed", number(summary["request_throughput"]), number(summary["completed"]))
+    table = table_of(("", "per second", "95 % interval", "total"))
+    rows = [("requests completed", "request_throughput", number(summary["completed"]))]
     if summary["request_goodput"] is not None:
-        table.add_row("within their SLO (goodput)", number(summary["request_goodput"]), "")
-    table.add_row(
-        "output tokens", number(summary["output_throughput"]), number(summary["total_output_tokens"])
-    )
+        rows.append(("within their SLO (goodput)", "request_goodput", ""))
+    rows.append(("output tokens", "output_throughput", number(summary["total_output_tokens"])))
     total = summary["total_input_tokens"] + summary["total_output_tokens"]
-    table.add_row("input + output tokens", number(summary["total_token_throughput"]), number(total))
+    rows.append(("input + output tokens", "total_token_throughput", number(total)))
+    for words, name, counted in rows:
+        interval = summary["rate_intervals"].get(name)
+        table.add_row(words, number(summary[name]), _interval(interval) if interval else "", counted)
     show(console, "Throughput", table)
     if summary["attainment"] is not None:
         console.print(f"attainment {attainment_words(summary)} of the requests asked of the endpoint")

@@ -30,17 +30,26 @@
     "chart-time": () => {
       const d = data.over_time;
       return [["p50", "p95", "p99"].map((p) => line(d.t, d[p], `TTFT ${p}`, { connectgaps: false })),
-        layout("s from the start of the schedule", "TTFT, ms", { yaxis: { rangemode: "tozero" }, shapes: warmup() })];
+        layout("s from the start of the schedule", "TTFT, ms", { yaxis: { rangemode: "tozero" }, shapes: marks() })];
     },
     "chart-load": () => {
-      const d = data.load;
-      const right = { gridcolor: css("--line"), overlaying: "y", side: "right", rangemode: "tozero",
-        title: { text: "in flight; output tokens/s ÷ 100" }, showgrid: false, automargin: true };
-      return [[line(d.t, d.asked, "asked/s", { line: { dash: "dot" } }), line(d.t, d.completed, "completed/s"),
-        line(d.t, d.failed, "failed/s", { line: { color: css("--c5") } }),
-        line(d.t, d.in_flight, "in flight", { yaxis: "y2", line: { color: css("--c4") } }),
-        line(d.t, d.output_tokens.map((v) => v / 100), "output tokens/s ÷ 100", { yaxis: "y2", line: { color: css("--c6") } })],
-      layout("s from the start of the schedule", "requests/s", { yaxis: { rangemode: "tozero" }, yaxis2: right, shapes: warmup() })];
+      const panels = loadPanels();
+      const element = document.getElementById("chart-load");
+      element.style.height = `${60 + panels.length * (narrow() ? 130 : 150)}px`;
+      const share = 1 / panels.length, room = 0.26 * share; // each panel's legend stands above it
+      const colour = ["--c1", "--c2", "--c5", "--c4", "--c3"];
+      const axes = {}, traces = [];
+      panels.forEach((panel, place) => {
+        const n = place ? place + 1 : "", top = 1 - place * share;
+        axes[`yaxis${n}`] = { gridcolor: css("--line"), zerolinecolor: css("--line"), automargin: true, rangemode: "tozero", fixedrange: true,
+          domain: [top - share + 0.02 * share, top - room], title: { text: panel.unit, font: { size: 11 } }, ...panel.axis };
+        axes[`legend${n}`] = { orientation: "h", x: 0, y: top - room, yanchor: "bottom", font: { size: 11 }, bgcolor: "rgba(0,0,0,0)" };
+        panel.lines.forEach((one, i) => traces.push(line(one.t, one.y, plain(one.name), { yaxis: `y${n}`, legend: `legend${n}`,
+          line: { color: css(colour[i % colour.length]), dash: one.dash, width: 1.5, shape: one.shape }, showlegend: true })));
+      });
+      const bottom = panels.length > 1 ? `y${panels.length}` : "y";
+      return [traces, layout("s from the start of the schedule", "", { ...axes, xaxis: { anchor: bottom }, legend: { ...axes.legend },
+        hovermode: "x", shapes: marks() })];
     },
     "chart-heat": () => {
       const d = data.itl_heat;
@@ -56,6 +65,23 @@
         line(d.median_x, d.median_y, "median", { mode: "lines+markers", line: { color: css("--c2"), width: 3 } })],
       layout("prompt tokens", "TTFT, ms", { yaxis: { rangemode: "tozero" } })];
     },
+    "chart-knee": () => {
+      const d = data.knee, names = Object.keys(d.curves);
+      const traces = names.map((name, i) => line(d.x, d.curves[name], name, { mode: "lines+markers", yaxis: i ? "y2" : "y", text: d.names.map(plain),
+        hovertemplate: "%{text}: %{x} requests/s, %{y} ms<extra></extra>", marker: { symbol: i ? "square" : "circle" } }));
+      const right = { overlaying: "y", side: "right", rangemode: "tozero", showgrid: false, automargin: true, title: { text: names[1] || "" } };
+      return [traces, layout("requests/s offered", names[0] || "", { yaxis: { rangemode: "tozero" }, yaxis2: right,
+        shapes: d.bracket ? [band(d.bracket[0], d.bracket[1], css("--warn"))] : [] })];
+    },
+    "chart-matrix": () => {
+      const d = data.matrix;
+      document.getElementById("chart-matrix").style.height = `${120 + 30 * d.servers.length}px`;
+      const words = d.z.map((row, r) => row.map((v, c) => (v === null ? "" : d.sure[r][c] ? v.toFixed(2) : `(${v.toFixed(2)})`)));
+      return [[{ type: "heatmap", x: d.users, y: d.servers, z: d.z, zmin: -1, zmax: 1, xgap: 2, ygap: 2,
+        colorscale: [[0, css("--cold")], [0.5, css("--card")], [1, css("--warm")]], text: words, texttemplate: "%{text}",
+        hovertemplate: "%{x} and %{y}: %{text}<extra></extra>", colorbar: { thickness: 12, outlinewidth: 0 } }],
+      layout("", "", { xaxis: { side: "top" }, yaxis: { autorange: "reversed" }, margin: { l: narrow() ? 8 : 56, r: 8, t: 30, b: 8 } })];
+    },
     "chart-slowest": () => {
       const names = ["held", "lag", "to sent", "to first", "streaming", "to the end"];
       const rows = data.slowest.slice().reverse();
@@ -65,12 +91,34 @@
       layout("ms since due", "request", { barmode: "stack", yaxis: { type: "category" } })];
     },
   };
-  const warmup = () => (data.warmup_s ? [{ type: "rect", xref: "x", yref: "paper", x0: 0, x1: data.warmup_s, y0: 0, y1: 1,
-    fillcolor: css("--soft"), opacity: 0.15, line: { width: 0 } }] : []);
+  // Everything on the one time axis: requests, in flight, tokens, and what the server's machine did.
+  const loadPanels = () => {
+    const d = data.load, m = data.machine;
+    const own = (name, y, more) => ({ t: d.t, name, y, ...more });
+    const panels = [
+      { unit: "requests/s", lines: [own("asked", d.asked, { dash: "dot" }), own("completed", d.completed), own("failed", d.failed)] },
+      { unit: "requests", lines: [own("in flight", d.in_flight)] },
+      { unit: "tokens/s", lines: [own("output tokens", d.output_tokens)] },
+    ];
+    const theirs = (series) => series.map((s) => ({ t: m.t, name: s.name, y: s.y }));
+    if (m && m.shares.length) panels.push({ unit: "share", lines: theirs(m.shares), axis: { range: [0, 1.02], tickformat: ".0%" } });
+    if (m && m.engine.length) panels.push({ unit: "in engine", lines: theirs(m.engine) });
+    if (m && m.power.length) panels.push({ unit: "W", lines: theirs(m.power) });
+    return panels;
+  };
+  const band = (from, to, fill) => ({ type: "rect", xref: "x", yref: "paper", x0: from, x1: to, y0: 0, y1: 1,
+    fillcolor: fill, opacity: 0.15, line: { width: 0 } });
+  const edge = (at) => ({ type: "line", xref: "x", yref: "paper", x0: at, x1: at, y0: 0, y1: 1, line: { color: css("--warn"), width: 1.5, dash: "dash" } });
+  const marks = () => {
+    const end = data.over_time.t.length ? data.over_time.t[data.over_time.t.length - 1] : 0;
+    const found = data.warmup_s ? [band(0, data.warmup_s, css("--soft"))] : [];
+    for (const [from, to] of data.unsteady) found.push(band(from, to === null ? Math.max(end, from) : to, css("--warn")), edge(to === null ? from : to));
+    return found;
+  };
 
   const draw = (id) => {
     const element = document.getElementById(id);
-    if (!element) return;
+    if (!element) return; // a chart without data has no place on the page
     const [traces, plan] = charts[id]();
     Plotly.react(element, traces, plan, config);
   };
