@@ -15,12 +15,15 @@ from loadgen.errors import UsageError
 from loadgen.peers import aiperf, guidellm, inference_perf, vllm
 from loadgen.peers.result import PeerResult
 
+DAMAGED = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+"""What a reader raises for content that is not of the shape that its tool writes."""
+
 
 @dataclass(frozen=True)
 class Peer:
     """``knows`` says whether a file's content is the tool's; ``read`` reads it (path, content, which part).
 
-    ``read`` may raise KeyError, TypeError, ValueError for content that is not what the tool writes.
+    ``read`` may raise any of `DAMAGED` for content that is not what the tool writes.
     """
 
     knows: Callable[[Any], bool]
@@ -43,13 +46,20 @@ def read_result(path: Path) -> PeerResult:
     path, part = _split(path)
     content = _content(path)
     for name, peer in PEERS.items():
-        if peer.knows(content):
+        if _knows(peer, content):
             try:
                 return peer.read(path, content, part)
-            except (KeyError, TypeError, ValueError, OverflowError) as error:
+            except DAMAGED as error:
                 what = f"no {error}" if isinstance(error, KeyError) else str(error)
                 raise UsageError(f"{path} looks like a result of {name} but cannot be read: {what}") from None
     raise UsageError(f"{path} is neither a run directory nor a result file of {', '.join(PEERS)}")
+
+
+def _knows(peer: Peer, content: Any) -> bool:
+    try:
+        return peer.knows(content)
+    except DAMAGED:
+        return False
 
 
 def run_of(result: PeerResult) -> Run:
@@ -62,7 +72,7 @@ def run_of(result: PeerResult) -> Run:
     lines = [line | {"due_ns": _known(line)} for line in result.requests]
     try:
         run = run_of_lines(result.path, _document(result), lines)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except DAMAGED as error:
         raise UsageError(f"{result.path}: a request cannot be read: {error}") from None
     unknown = [line["index"] for line in result.requests if line.get("due_ns") is None]
     run.rows.instant("due_ns")[unknown] = NONE

@@ -37,6 +37,7 @@ MISSING = (
 )
 DIFFERS = (
     "its inter token latency is our TPOT: one value a request",
+    "its rates divide by the length of its phase, which is more than benchmark_duration (first start to last end)",
     "TTFT and request latency begin before the connection is opened (http_req_connecting says how long that took);"
     " ours begin at the first byte sent",
     "an error inside a stream that began well counts as a success",
@@ -62,7 +63,7 @@ def knows(content: Any) -> bool:
 def read(path: Path, content: Json, part: int | None) -> PeerResult:
     """The requests, with the aggregates where they lie beside them; or these alone.
 
-    Raises KeyError, TypeError or ValueError for content that AIPerf does not write.
+    Raises one of `peers.DAMAGED` for content that AIPerf does not write.
     """
     lines = None if "aiperf_version" in content else content.get("lines") or [content]
     whole = _aggregates(path.with_name(AGGREGATES)) if lines else content

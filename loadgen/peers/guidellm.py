@@ -51,7 +51,7 @@ def knows(content: Any) -> bool:
 def read(path: Path, content: Json, part: int | None) -> PeerResult:
     """One benchmark of the report.
 
-    Raises UsageError when there are several and none is named, KeyError, TypeError or ValueError for content that
+    Raises UsageError when there are several and none is named, one of `peers.DAMAGED` for content that
     guidellm does not write.
     """
     benchmark = _one_of(path, content["benchmarks"], part)

@@ -56,7 +56,7 @@ def knows(content: Any) -> bool:
 def read(path: Path, content: Any, part: int | None) -> PeerResult:
     """The requests, with the summary where it lies beside them; or an aggregates file alone.
 
-    Raises KeyError, TypeError or ValueError for content that inference-perf does not write.
+    Raises one of `peers.DAMAGED` for content that inference-perf does not write.
     """
     aggregates_only = isinstance(content, dict)
     whole = content if aggregates_only else _aggregates(path.with_name(AGGREGATES))

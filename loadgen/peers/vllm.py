@@ -45,6 +45,7 @@ DIFFERS = (
     " first token: then it is too short, and the first ITL too long (seen with vLLM 0.32.0's client)",
     "ITL is the gap between events with choices, our ICL: several tokens in one chunk are one gap",
     "an error inside a stream that began well counts as a success",
+    "its queue_times hold a wait for --max-concurrency and for its own loop alike: they are 'taken to sent' here",
     "the kind of a failure is inferred from its reason phrase or the last line of its traceback",
     "prompt tokens of a failed request are the tokenizer's count, others the server's",
 )
@@ -60,7 +61,7 @@ def knows(content: Any) -> bool:
 
 
 def read(path: Path, content: Json, part: int | None) -> PeerResult:
-    """The result. Raises KeyError, TypeError or ValueError for content that vLLM does not write."""
+    """The result. Raises one of `peers.DAMAGED` for content that vLLM does not write."""
     detailed = isinstance(content.get("ttfts"), list)
     missing: tuple[str, ...] = MISSING
     if detailed and not content.get("start_times"):
@@ -104,14 +105,17 @@ def requests(content: Json) -> list[Json]:
     starts = content.get("start_times") or repeat(None)
     origin = min((s for s in content.get("start_times") or () if s is not None), default=0.0)
     lengths = content["input_lens"], content["output_lens"]
+    waited = content.get("queue_times") or repeat(None)
     if not len(ttfts) == len(itls) == len(errors) == len(lengths[0]) == len(lengths[1]):
         raise ValueError("its arrays differ in length")
-    rows = zip(starts, ttfts, itls, errors, *lengths, strict=False)
+    rows = zip(starts, ttfts, itls, errors, *lengths, waited, strict=False)
     return [_line(index, origin, row) for index, row in enumerate(rows)]
 
 
-def _line(index: int, origin: float, row: tuple[float | None, float, list[float], str, int, int]) -> Json:
-    start, ttft, itl, error, n_input, n_output = row
+def _line(
+    index: int, origin: float, row: tuple[float | None, float, list[float], str, int, int, float | None]
+) -> Json:
+    start, ttft, itl, error, n_input, n_output, waited = row
     sent_ns = ns(start, origin) or 0
     first_ns = sent_ns + round(ttft * 1e9) if ttft else None
     gaps = [max(round(gap * 1e9), 0) for gap in itl] if first_ns is not None else []
@@ -124,6 +128,8 @@ def _line(index: int, origin: float, row: tuple[float | None, float, list[float]
         "last_ns": last_ns,
     }
     line |= {"done_ns": None if start is None else last_ns, "chunk_ns": gaps, "n_input": n_input}
+    if waited is not None and start is not None:
+        line["taken_ns"] = sent_ns - round(waited * 1e9)
     if not error:
         return line | {"n_output": n_output, "n_output_source": "usage", "outcome": str(Outcome.OK)}
     message = last_line(error)

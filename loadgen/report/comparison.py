@@ -31,7 +31,7 @@ EXPECTED_TO_DIFFER = ("out", "salt", "base_url", "api_key_file")
 
 
 def compare_runs(directories: Sequence[Path], margins: Mapping[str, float], *, force: bool = False) -> Json:
-    """Compare every run with the first; a result file of another tool serves as well. Margins by metric name, as ratios.
+    """Compare every run (or result file of another tool) with the first. Margins by metric name, as ratios.
 
     Raises UsageError for what is neither, InvalidRunError for invalid runs unless ``force``.
     """

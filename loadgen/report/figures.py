@@ -31,7 +31,7 @@ def metric_figures(run: Run, which: Mask, quantiles: Sequence[float]) -> Json:
     durations = durations_ns(rows)
     for name, values in durations.items():
         found[name] = figures(spread(values[ok], quantiles))
-        if failures and name in FAILURES_COUNT:
+        if failures and name in FAILURES_COUNT and (found[name]["n"] or not ok.any()):
             found[name]["with_failures"] = _failing_figures(values[ok], failures, quantiles)
     found["icl"] = figures(spread_of_blocks(lambda: icl_blocks(rows, ok), quantiles))
     if not (same := one_token_a_chunk(rows, ok)):
