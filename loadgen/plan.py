@@ -65,7 +65,11 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    base_url: str | None = _option(None, "the endpoint's root (a trailing /v1 is accepted)", group=TARGET)
+    base_url: str | None = _option(
+        None,
+        "the endpoint's root (a trailing /v1 is accepted); several in run: one schedule to all at the same time",
+        group=TARGET,
+    )
     endpoint: str = _option("chat", "what to ask: chat or completions", group=TARGET)
     model: str | None = _option(
         None, "model name (default: the only one that /v1/models lists)", group=TARGET

@@ -17,7 +17,7 @@ UNSET = argparse.SUPPRESS
 FLAGS = ("carry_answers", "ignore_eos", "i_own_this_endpoint", "tls_insecure")
 LISTS = {"slo": "SLO", "sidecar": "HOST:PORT"}
 """Options that take several values, with what each is."""
-REPEATED = {"header": "K=V", "step": "NAME=VALUE"}
+REPEATED = {"header": "K=V", "step": "NAME=VALUE", "base_url": "URL"}
 """Options that may be given again and again."""
 
 
@@ -72,12 +72,22 @@ def _metavar(name: str) -> str:
 
 def plan_from(args: argparse.Namespace) -> tuple[Plan, str | None]:
     """(the plan, a key that was given on the command line). Raises UsageError naming what is wrong."""
+    plans, key = plans_from(args)
+    if len(plans) > 1:
+        raise UsageError("--base-url: one endpoint is asked here; only run takes several")
+    return plans[0], key
+
+
+def plans_from(args: argparse.Namespace) -> tuple[list[Plan], str | None]:
+    """As `plan_from`, a plan for each ``--base-url`` that was given."""
     options = {name: getattr(args, name) for name in Plan.model_fields if hasattr(args, name)}
     if "header" in options:
         options["header"] = _headers(options["header"])
     if "extra_body" in options:
         options["extra_body"] = _json_object(options["extra_body"])
-    return build_plan(options, args.plan), args.api_key
+    urls = options.pop("base_url", None)
+    each = [options] if urls is None else [options | {"base_url": url} for url in urls]
+    return [build_plan(one, args.plan) for one in each], args.api_key
 
 
 def _headers(pairs: list[str]) -> dict[str, str]:

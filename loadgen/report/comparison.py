@@ -26,7 +26,7 @@ UNITS = {(True, False): "ms", (False, False): "1/s", (False, True): "ratio"}
 """Of a latency, of a rate, of a share."""
 CACHED_APART = 0.1
 """Shares of cached prompt tokens that differ by more are worth a remark."""
-EXPECTED_TO_DIFFER = ("out", "salt", "base_url", "api_key_file")
+EXPECTED_TO_DIFFER = ("out", "salt", "base_url", "api_key_file", "sidecar")
 """Options that two runs worth comparing may differ in without a remark."""
 
 
