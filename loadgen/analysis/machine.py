@@ -18,14 +18,14 @@ Json = dict[str, Any]
 POINTS = 600
 """At most so many windows are drawn."""
 SHARES = {
-    "sm_active": "SM active",
-    "tensor_active": "tensor cores active",
-    "dram_active": "device memory active",
-    "gpu_util_ratio": "GPU utilisation",
+    "sm_active": "SM",
+    "tensor_active": "tensor",
+    "dram_active": "DRAM",
+    "gpu_util_ratio": "GPU util.",
     "engine_kv_cache_usage_ratio": "KV cache",
 }
 ENGINE = {"engine_running": "running", "engine_waiting": "waiting"}
-POWER = {"power_w": "power, W"}
+POWER = {"power_w": "power"}
 
 
 @dataclass(frozen=True)

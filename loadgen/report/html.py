@@ -16,7 +16,18 @@ from loadgen.analysis.load import Run
 from loadgen.analysis.machine import Machine
 from loadgen.analysis.views import chart_data
 from loadgen.report.machine import machine_charts, machine_sections
-from loadgen.report.markup import asset, bullets, figure, folded, json_text, paragraph, section, table, text
+from loadgen.report.markup import (
+    asset,
+    bullets,
+    figure,
+    folded,
+    json_text,
+    pair,
+    paragraph,
+    section,
+    table,
+    text,
+)
 from loadgen.report.notes import METHOD_NOTES, caption_of_time, verdict_words
 from loadgen.report.peer import peer_section
 from loadgen.report.terminal import LATENCIES, idc_words, number
@@ -79,10 +90,9 @@ def _page(run: Run, told: tuple[Json, Json], machine: Machine | None) -> str:
 
 def _unsteady(summary: Json) -> list[list[float | None]]:
     """Spans [from, to] in s that were found not to be steady; ``None``: to the end."""
-    cuts = summary["steady_state"]
-    return [
-        [0.0, cut["at_s"]] if end == "beginning" else [cut["at_s"], None] for end, cut in cuts.items() if cut
-    ]
+    beginning, end = summary["steady_state"]["beginning"], summary["steady_state"]["end"]
+    found = [[0.0, beginning["at_s"]]] if beginning else []
+    return found + ([[end["at_s"], None]] if end else [])
 
 
 def _when(summary: Json) -> str:
@@ -124,8 +134,7 @@ def _asked_and_sent(summary: Json) -> str:
     ]
     return section(
         "What was asked, what was sent",
-        table("Arrivals", ("", "asked", "sent"), lines),
-        table("The generator itself", ("", ""), also),
+        pair(table("Arrivals", ("", "asked", "sent"), lines), table("The generator itself", ("", ""), also)),
     )
 
 
@@ -142,7 +151,7 @@ def _service_levels(summary: Json) -> str:
     if gates:
         parts.append(table("Gates", ("gate", "verdict", "value"), gates))
     bounds = ", ".join(summary["objectives"])
-    return section("Service levels", f'<p class="soft">Stated: {text(bounds)}</p>', *parts)
+    return section("Service levels", f'<p class="soft">Stated: {text(bounds)}</p>', pair(*parts))
 
 
 def _gate_value(gate: Json) -> str:
@@ -256,11 +265,15 @@ def _throughput(summary: Json, machine: Machine | None) -> str:
         if summary[name] is not None
     ]
     caption = "Requests asked, completed and failed a second; requests in flight; output tokens a second"
-    caption += "." if machine is None else "; under them, on the same axis, what the server's machine did."
+    if machine is not None:
+        caption += (
+            "; under them, on the same axis, the server's machine: shares of time in which its SMs, tensor"
+        )
+        caption += " cores and DRAM were active, KV cache in use, requests in the engine, power"
     return section(
         "Throughput and the server's machine",
         table("Rates over the measured part (95 % interval)", ("", ""), lines) if lines else "",
-        figure("chart-load", "Load over time", caption),
+        figure("chart-load", "Load over time", f"{caption}."),
     )
 
 

@@ -41,22 +41,12 @@ def _limits(found: Json) -> str:
             s["stage"], f"{number(s['from_s'])} – {number(s['to_s'])}", number(s["offered_per_s"]),
             number(s["ttft_p95_ms"]), number(s["itl_p50_ms"]), _share(s["sm_active"]),
             _share(s["kv_cache_max"]), number(s["engine_waiting"]),
-            s["bound"]["sentence"],
         )
         for s in found["stages"]
     ]  # fmt: skip
-    head = (
-        "part",
-        "s",
-        "requests/s",
-        "TTFT p95, ms",
-        "ITL p50, ms",
-        "SM",
-        "KV cache",
-        "waiting",
-        "what bound it",
-    )
-    parts = [table("The run in parts, and what bound each", head, rows, words=(8,))]
+    head = ("part", "s", "requests/s", "TTFT p95, ms", "ITL p50, ms", "SM", "KV cache", "waiting")
+    parts = [table("The run in parts", head, rows)]
+    parts.append(bullets(f"{s['stage']}: {s['bound']['sentence']}" for s in found["stages"]))
     if found["memory"] is not None:
         series = [(name, one["verdict"], one["words"]) for name, one in found["memory"]["series"].items()]
         verdict = f"Memory: {found['memory']['verdict']}"

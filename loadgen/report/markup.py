@@ -69,6 +69,11 @@ def figure(chart: str, label: str, caption: str, *, tall: bool = False) -> str:
     )
 
 
+def pair(*parts: str) -> str:
+    """Blocks side by side where the screen is wide enough."""
+    return f'<div class="pair">{"".join(parts)}</div>'
+
+
 def folded(summary: str, body: str) -> str:
     """What opens on demand."""
     return f"<details><summary>{text(summary)}</summary>{body}</details>"

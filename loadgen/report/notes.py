@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.report.terminal import SIMULATED, attainment_words, number
+from loadgen.report.terminal import SIMULATED, attainment_words, number, steady_words
 
 Json = dict[str, Any]
 
@@ -68,7 +68,7 @@ def verdict_words(summary: Json) -> Verdict:
         f"{number(summary['request_throughput'])} a second; TTFT p50 {number(summary['median_ttft_ms'])} ms, "
         f"p99 {number(summary['p99_ttft_ms'])} ms"
     )
-    lines += _steady_words(summary)
+    lines += steady_words(summary)
     lines.append(limit_words(summary.get("limits")))
     return Verdict(head, validity["valid"] is not False and not failed, tuple(lines))
 
@@ -95,28 +95,14 @@ def caption_of_time(summary: Json) -> str:
         caption += f" Shaded: warm-up, {measured['warmup_rows']} rows left out of the figures."
     else:
         caption += " No warm-up was stated: the figures hold every request."
-    steady = [f"{words}." for words in _steady_words(summary)]
-    if steady:
-        caption += " Hatched between dashed lines: found not steady."
-    else:
+    steady = [f"{words}." for words in steady_words(summary)]
+    if any(summary["steady_state"][end] for end in ("beginning", "end")):
+        caption += " Tinted, at a dashed line: found not steady."
+    elif not steady:
         caption += " Looked for a beginning or an end that differs from the rest: none found."
     if measured["drain_s"]:
         caption += f" The last answer ended {number(measured['drain_s'])} s after the last request was due."
     return " ".join([caption, *steady])
-
-
-def _steady_words(summary: Json) -> list[str]:
-    found = []
-    for end, cut in summary["steady_state"].items():
-        if cut:
-            side = "Before" if end == "beginning" else "After"
-            outside, inside = number(cut["ttft_p50_outside_ms"]), number(cut["ttft_p50_inside_ms"])
-            drift = "" if cut["settled"] else ", and it drifts throughout"
-            found.append(
-                f"{side} {number(cut['at_s'])} s the run is not steady: TTFT p50 {outside} ms against"
-                f" {inside} ms{drift} (not left out)"
-            )
-    return found
 
 
 def _gate_words(gate: Json) -> str:

@@ -157,7 +157,7 @@ def _head(run: Run) -> Json:
         "salt": document.get("salt"),
         "base_url": options.get("base_url"),
         "endpoint_type": options.get("endpoint"),
-        "model_id": options.get("model"),
+        "model_id": options.get("model") or (document.get("endpoint") or {}).get("model"),
         "request_rate": options.get("request_rate"),
         "burstiness": options.get("burstiness"),
         "max_concurrency": options.get("max_concurrency") or options.get("concurrency"),

@@ -138,16 +138,8 @@ def _notes(console: Console, summary: Json) -> None:
         console.print(
             f"left out as warm-up: {measured['warmup_rows']} rows due before {number(measured['from_s'])} s"
         )
-    for end, found in summary["steady_state"].items():
-        if found:
-            shown = (
-                f"{number(found['ttft_p50_outside_ms'])} ms against {number(found['ttft_p50_inside_ms'])} ms"
-            )
-            drift = "" if found["settled"] else "; it drifts throughout"
-            side = "before" if end == "beginning" else "after"
-            console.print(
-                f"not steady {side} {number(found['at_s'])} s: TTFT p50 {shown}{drift} (not left out)"
-            )
+    for words in steady_words(summary):
+        console.print(words)
     if summary["itl_estimated"]:
         console.print("ITL is estimated: tokens a chunk carries are inferred from the final usage")
     if summary["coalesced_ratio"]:
@@ -269,6 +261,27 @@ def attainment_words(summary: Json) -> str:
     return (
         f"{summary['attainment']:.2%} (95 %: {max(interval['low'], 0):.2%} – {min(interval['high'], 1):.2%})"
     )
+
+
+def steady_words(summary: Json) -> list[str]:
+    """What is not steady about the run, a sentence each."""
+    cuts = summary["steady_state"]
+    found = []
+    for end, side in (("beginning", "Before"), ("end", "After")):
+        if cut := cuts[end]:
+            outside, inside = number(cut["ttft_p50_outside_ms"]), number(cut["ttft_p50_inside_ms"])
+            drift = "" if cut["settled"] else ", and it drifts throughout"
+            found.append(
+                f"{side} {number(cut['at_s'])} s the run is not steady: TTFT p50 {outside} ms against"
+                f" {inside} ms{drift} (not left out)"
+            )
+    if drift := cuts["drift"]:
+        first, last = number(drift["ttft_p50_first_third_ms"]), number(drift["ttft_p50_last_third_ms"])
+        found.append(
+            f"The run never settles: TTFT p50 {first} ms in its first third, {last} ms in its last;"
+            " its figures are of this course of load, not of a steady state"
+        )
+    return found
 
 
 def number(value: float | None) -> str:

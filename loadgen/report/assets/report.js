@@ -1,18 +1,22 @@
 "use strict";
 (() => {
+  const PAPER_PX = 680;
   const data = JSON.parse(document.getElementById("data").textContent);
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const colours = () => ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6"].map(css);
   const onTime = ["chart-time", "chart-load", "chart-heat"].filter((id) => document.getElementById(id));
-  const config = { displaylogo: false, displayModeBar: window.innerWidth < 640 ? false : "hover", responsive: true, modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
-  const narrow = () => window.innerWidth < 640;
+  const small = matchMedia("(max-width: 639px)");
+  const narrow = () => small.matches;
+  const onPaper = () => document.documentElement.classList.contains("paper");
+  const config = () => ({ displaylogo: false, displayModeBar: narrow() || onPaper() ? false : "hover", responsive: !onPaper(),
+    modeBarButtons: [["toImage"], ["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] });
 
   const layout = (x, y, more) => {
     const axis = { gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--soft"), automargin: true };
     const { xaxis = {}, yaxis = {}, ...rest } = more || {};
     return {
       paper_bgcolor: css("--bg"), plot_bgcolor: css("--bg"), font: { color: css("--fg"), size: 12 },
-      colorway: colours(), margin: { l: 56, r: narrow() ? 8 : 56, t: 8, b: 44 }, hovermode: "closest",
+      colorway: colours(), margin: { l: 56, r: narrow() ? 8 : 56, t: 28, b: 44 }, ...(onPaper() ? { width: PAPER_PX } : {}), hovermode: "closest",
       legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
       xaxis: { ...axis, title: { text: x }, ...xaxis }, yaxis: { ...axis, title: { text: y }, ...yaxis }, ...rest,
     };
@@ -35,15 +39,21 @@
     "chart-load": () => {
       const panels = loadPanels();
       const element = document.getElementById("chart-load");
-      element.style.height = `${60 + panels.length * (narrow() ? 130 : 150)}px`;
-      const share = 1 / panels.length, room = 0.26 * share; // each panel's legend stands above it
+      // in px from above: each panel has its legend over it
+      const perRow = narrow() ? 3 : 8, rows = (panel) => Math.ceil(panel.lines.length / perRow);
+      const heights = panels.map((panel) => 22 * rows(panel) + 14 + (narrow() ? 95 : 115));
+      const total = heights.reduce((sum, h) => sum + h, 0);
+      element.style.height = `${72 + total}px`;
       const colour = ["--c1", "--c2", "--c5", "--c4", "--c3"];
       const axes = {}, traces = [];
+      let from = 0;
       panels.forEach((panel, place) => {
-        const n = place ? place + 1 : "", top = 1 - place * share;
+        const n = place ? place + 1 : "", top = 1 - (from + 22 * rows(panel) + 4) / total, bottom = 1 - (from + heights[place] - 10) / total;
+        from += heights[place];
         axes[`yaxis${n}`] = { gridcolor: css("--line"), zerolinecolor: css("--line"), automargin: true, rangemode: "tozero", fixedrange: true,
-          domain: [top - share + 0.02 * share, top - room], title: { text: panel.unit, font: { size: 11 } }, ...panel.axis };
-        axes[`legend${n}`] = { orientation: "h", x: 0, y: top - room, yanchor: "bottom", font: { size: 11 }, bgcolor: "rgba(0,0,0,0)" };
+          domain: [Math.max(bottom, 0), top], title: { text: panel.unit, font: { size: 11 } }, ...panel.axis };
+        axes[`legend${n}`] = { orientation: "h", x: 0, y: top, yanchor: "bottom", font: { size: 11 }, bgcolor: "rgba(0,0,0,0)",
+          ...(narrow() && panel.lines.length > 3 ? { entrywidth: 44, itemwidth: 30 } : {}) };
         panel.lines.forEach((one, i) => traces.push(line(one.t, one.y, plain(one.name), { yaxis: `y${n}`, legend: `legend${n}`,
           line: { color: css(colour[i % colour.length]), dash: one.dash, width: 1.5, shape: one.shape }, showlegend: true })));
       });
@@ -53,7 +63,7 @@
     },
     "chart-heat": () => {
       const d = data.itl_heat;
-      const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+      const dark = !onPaper() && matchMedia("(prefers-color-scheme: dark)").matches;
       return [[{ type: "heatmap", x: d.t, y: d.ms, z: d.z.map((row) => row.map((v) => (v ? Math.log10(v + 1) : null))),
         customdata: d.z, hovertemplate: "%{x} s, %{y} ms: %{customdata} tokens<extra></extra>",
         colorscale: dark ? "Viridis" : "YlGnBu", reversescale: !dark, showscale: false }],
@@ -69,7 +79,7 @@
       const d = data.knee, names = Object.keys(d.curves);
       const traces = names.map((name, i) => line(d.x, d.curves[name], name, { mode: "lines+markers", yaxis: i ? "y2" : "y", text: d.names.map(plain),
         hovertemplate: "%{text}: %{x} requests/s, %{y} ms<extra></extra>", marker: { symbol: i ? "square" : "circle" } }));
-      const right = { overlaying: "y", side: "right", rangemode: "tozero", showgrid: false, automargin: true, title: { text: names[1] || "" } };
+      const right = { overlaying: "y", side: "right", rangemode: "tozero", showgrid: false, automargin: true, title: { text: names[1] || "" }, nticks: 6, tickmode: "auto" };
       return [traces, layout("requests/s offered", names[0] || "", { yaxis: { rangemode: "tozero" }, yaxis2: right,
         shapes: d.bracket ? [band(d.bracket[0], d.bracket[1], css("--warn"))] : [] })];
     },
@@ -79,8 +89,8 @@
       const words = d.z.map((row, r) => row.map((v, c) => (v === null ? "" : d.sure[r][c] ? v.toFixed(2) : `(${v.toFixed(2)})`)));
       return [[{ type: "heatmap", x: d.users, y: d.servers, z: d.z, zmin: -1, zmax: 1, xgap: 2, ygap: 2,
         colorscale: [[0, css("--cold")], [0.5, css("--card")], [1, css("--warm")]], text: words, texttemplate: "%{text}",
-        hovertemplate: "%{x} and %{y}: %{text}<extra></extra>", colorbar: { thickness: 12, outlinewidth: 0 } }],
-      layout("", "", { xaxis: { side: "top" }, yaxis: { autorange: "reversed" }, margin: { l: narrow() ? 8 : 56, r: 8, t: 30, b: 8 } })];
+        hovertemplate: "%{x} and %{y}: %{text}<extra></extra>", showscale: !narrow(), colorbar: { thickness: 12, outlinewidth: 0 } }],
+      layout("", "", { xaxis: { side: "top" }, yaxis: { autorange: "reversed" }, margin: { l: narrow() ? 8 : 56, r: 8, t: 48, b: 8 } })];
     },
     "chart-slowest": () => {
       const names = ["held", "lag", "to sent", "to first", "streaming", "to the end"];
@@ -88,7 +98,7 @@
       const y = rows.map((r) => `#${r.index}`);
       return [names.map((name) => ({ type: "bar", orientation: "h", name, y, x: rows.map((r) => r.parts_ms[name] || 0),
         hovertemplate: "%{y} " + name + " %{x} ms<extra></extra>" })),
-      layout("ms since due", "request", { barmode: "stack", yaxis: { type: "category" } })];
+      layout("ms since due", "", { barmode: "stack", yaxis: { type: "category" }, legend: { orientation: "h", y: 1.02, yanchor: "bottom", traceorder: "normal" } })];
     },
   };
   // Everything on the one time axis: requests, in flight, tokens, and what the server's machine did.
@@ -120,7 +130,7 @@
     const element = document.getElementById(id);
     if (!element) return; // a chart without data has no place on the page
     const [traces, plan] = charts[id]();
-    Plotly.react(element, traces, plan, config);
+    Plotly.react(element, traces, plan, config());
   };
 
   let range = null; // the shared time axis; null: everything
@@ -150,6 +160,11 @@
     if (to > from) show([from, to]);
   });
   document.getElementById("zoom-out").addEventListener("click", () => show(null));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawAll(); if (range) show(range); });
+  const again = () => { drawAll(); if (range) show(range); };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+  small.addEventListener("change", again);
+  // paper is white and narrower than most screens, whatever the reader's scheme
+  addEventListener("beforeprint", () => { document.documentElement.classList.add("paper"); again(); });
+  addEventListener("afterprint", () => { document.documentElement.classList.remove("paper"); again(); });
   document.documentElement.dataset.drawn = "yes";
 })();
