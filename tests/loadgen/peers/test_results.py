@@ -149,7 +149,7 @@ def test_a_peers_run_is_not_called_valid_and_says_why(tool, run):
     summary = summarise(run)
     assert summary["validity"]["valid"] is None
     assert summary["peer"]["tool"] in summary["validity"]["reasons"][0]
-    assert exit_code(summary) in (0, 1)  # 1: the error rate gate; never "invalid"
+    assert exit_code(summary) == 0
     assert len(summary["peer"]["missing"]) >= 2
     assert len(summary["peer"]["differs"]) >= 4
 
