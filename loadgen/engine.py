@@ -22,13 +22,16 @@ from loadgen.clients.dialect import Dialect
 from loadgen.clients.openai import AnswerReader, settle_refusal, settle_whole
 from loadgen.clock import MonotonicClock
 from loadgen.dispatch import Caps, Dispatcher
+from loadgen.leaving import Leavers
 from loadgen.net.exchange import Ending, Exchange
 from loadgen.net.pool import Pool
 from loadgen.net.stamps import StampClock, open_stamped_socket
 from loadgen.net.timer import LoopTimer, lower_timer_slack
 from loadgen.prompts import RenderedAhead, Request
 from loadgen.record import Outcome, Record
+from loadgen.retrying import NO_RETRIES, Retrier, RetryRule
 from loadgen.spool import Spool
+from loadgen.telling import ClassPools
 
 TIMEOUT_TICK_S = 0.05
 WATCH_TICK_S = 1.0
@@ -48,6 +51,8 @@ class EngineOptions:
     drain_timeout_ns: int
     open_ahead: int
     breaker: Breaker
+    retry: RetryRule = NO_RETRIES
+    chance: Callable[[str, int], float] = lambda request_id, tries: 0.0
     on_answer_text: Callable[[Record, str], None] | None = None
     """Told what a session's turn was answered, before its next turn may go."""
 
@@ -59,7 +64,7 @@ class Engine:
         self,
         options: EngineOptions,
         queue: RenderedAhead,
-        pool: Pool,
+        pool: Pool | ClassPools,
         stamps: StampClock,
         spool: Spool,
         on_record: Callable[[Record], None] = lambda record: None,
@@ -70,6 +75,11 @@ class Engine:
         self.dispatcher = Dispatcher(
             queue, MonotonicClock(), self._make_timer, self._send, self._settle_unsent, options.caps
         )
+        self._retrier = Retrier(
+            options.retry, MonotonicClock(), self._make_timer, self._send_again, options.chance
+        )
+        self._leavers = Leavers(MonotonicClock(), self._make_timer)
+        self._leaving: dict[str, tuple[int | None, int | None]] = {}
         self._parse: deque[Exchange] = deque()
         self._long: deque[Exchange] = deque()
         self._in_flight: OrderedDict[Exchange, None] = OrderedDict()
@@ -136,20 +146,42 @@ class Engine:
             self.end_reason = name
             self.spool.event("phase", t_ns=now_ns(), name=name, reason=reason)
             self.dispatcher.stop(reason)
+        self._give_up_retries()
         self._wake_idle()
 
     # Sending and receiving: called in the hub, must not block.
 
     def _send(self, request: Request) -> None:
-        exchange = Exchange(request.record, request.payload, self._answered)
+        if request.cancel_ns is not None or request.cancel_tokens is not None:
+            self._leaving[request.record.id] = request.cancel_ns, request.cancel_tokens
+        self._send_payload(request.record, request.payload)
+
+    def _send_again(self, refused: Exchange) -> None:
+        self._send_payload(refused.record, refused.payload)
+
+    def _send_payload(self, record: Record, payload: bytes) -> None:
+        exchange = Exchange(record, payload, self._answered)
         exchange.deadline_ns = now_ns() + self.options.request_timeout_ns
         exchange.on_long = self._answer_is_long
         self._in_flight[exchange] = None
+        if record.id in self._leaving:
+            self._leavers.watch(exchange, *self._leaving[record.id])
         self._pool.send(exchange)
         self._wake_idle()
 
     def _answered(self, exchange: Exchange) -> None:
         del self._in_flight[exchange]
+        if self.dispatcher.stopped is None and self._retrier.takes(exchange):
+            return
+        self._is_over(exchange)
+
+    def _give_up_retries(self) -> None:
+        """No further try: rows that wait for one end as their last try did."""
+        for exchange in self._retrier.abandon():
+            self._is_over(exchange)
+
+    def _is_over(self, exchange: Exchange) -> None:
+        self._leaving.pop(exchange.record.id, None)
         self.dispatcher.answered(exchange.record)
         self._parse.append(exchange)
         if len(self._parse) > PARSE_BACKLOG:
@@ -183,7 +215,7 @@ class Engine:
         if exchange.ending is not None or not _is_stream(exchange):
             return
         try:
-            self._read(exchange)
+            self._leavers.counted(exchange, self._read(exchange).progress)
         except ValueError as error:
             if exchange.connection is not None:
                 exchange.connection.abort(Outcome.PROTOCOL, str(error))
@@ -271,6 +303,7 @@ class Engine:
             self._cancel_all(f"still unanswered {seconds:g} s after the last send")
 
     def _cancel_all(self, reason: str) -> None:
+        self._give_up_retries()
         for exchange in list(self._in_flight):
             if exchange.connection is not None:
                 exchange.connection.abort(Outcome.CANCELLED, reason)

@@ -28,9 +28,11 @@ from loadgen.net.target import Target, TlsOptions, resolve_target
 from loadgen.plan import Plan, is_loopback, plan_to_json
 from loadgen.prompts import Followers, Prompts, PromptWriter, RenderedAhead, RequestWriter
 from loadgen.record import Record
+from loadgen.retrying import chance_of, rule_of
 from loadgen.rundir import anchor_to_json, host_facts, new_run_directory, versions, write_plan
 from loadgen.schedule import Schedule, Survey
 from loadgen.spool import Spool
+from loadgen.telling import ClassPools, Endpoint, class_writer, own_urls
 from loadgen.workload import schedule_of
 
 OPEN_AHEAD_MOST = 256
@@ -108,9 +110,10 @@ def check_target(plan: Plan) -> None:
     """Refuse a run without a target, or at a machine that nobody has said is theirs."""
     if plan.base_url is None:
         raise UsageError("no endpoint: name one with --base-url")
-    if not plan.i_own_this_endpoint and not is_loopback(plan.base_url):
+    far = [url for url in (plan.base_url, *own_urls(plan)) if not is_loopback(url)]
+    if far and not plan.i_own_this_endpoint:
         raise UsageError(
-            f"{plan.base_url} is not on this machine: a load test can take it down. "
+            f"{far[0]} is not on this machine: a load test can take it down. "
             "Say --i-own-this-endpoint if it is yours to test"
         )
     if plan.trace is None and plan.arrival is None and plan.concurrency is None:
@@ -171,7 +174,8 @@ def prepare(plan: Plan) -> Prepared:
     run_id, salt = secrets.token_hex(4), plan.salt or secrets.token_hex(8)
     prompts = PromptWriter(salt, facts.overhead)
     talk = Conversations(prompts, joints) if joints is not None else None
-    writer = request_writer(plan, target, facts, headers, talk or prompts)
+    others = {url: _endpoint(plan, url, headers, tls, salt) for url in own_urls(plan)}
+    writer = class_writer(plan, headers, Endpoint(target, facts, talk or prompts), others, request_writer)
     followers: Followers = "settled" if talk else "soon" if schedule.together else "ahead"
     queue = RenderedAhead(schedule.rows(), writer, run_id, followers=followers)
     stamps = StampClock(measure_anchor)
@@ -187,6 +191,7 @@ def prepare(plan: Plan) -> Prepared:
         "scheduled": survey.requests if survey else None,
         "schedule": schedule.describe(survey),
         "endpoint": facts.to_json(),
+        **({"endpoints": {url: other.facts.to_json() for url, other in others.items()}} if others else {}),
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     spool = Spool(directory / "records-0.jsonl")
@@ -197,10 +202,29 @@ def prepare(plan: Plan) -> Prepared:
         drain_timeout_ns=plan.drain_timeout,
         open_ahead=_open_ahead(plan, survey),
         breaker=Breaker(plan.breaker_error_rate),
+        retry=rule_of(plan),
+        chance=chance_of(plan),
         on_answer_text=talk.answered if talk else None,
     )
-    engine = Engine(options, queue, Pool(target, stamps, plan.reuse), stamps, spool)
+    pool: Pool | ClassPools
+    pool = default = Pool(target, stamps, plan.reuse)
+    if others:
+        pools = {url: Pool(other.target, stamps, plan.reuse) for url, other in others.items()}
+        own = {one.name: (url, pools[url]) for one in plan.classes if (url := one.base_url) is not None}
+        pool = ClassPools(default, plan.base_url, own)
+    engine = Engine(options, queue, pool, stamps, spool)
     return Prepared(plan, directory, schedule, survey, facts, engine, run_id, content)
+
+
+def _endpoint(plan: Plan, url: str, headers: dict[str, str], tls: TlsOptions, salt: str) -> Endpoint:
+    """A class's own endpoint, asked what it is. The model is the class's, or the only one it lists."""
+    target = resolve_target(url, tls)
+    models = [one.model for one in plan.classes if one.base_url == url and one.model is not None]
+    asked = plan.model_copy(
+        update={"base_url": url, "model": models[0] if models else plan.model, "classes": []}
+    )
+    facts = probe_endpoint(Prober(target, headers, url), asked, dialect_of(plan))
+    return Endpoint(target, facts, PromptWriter(salt, facts.overhead))
 
 
 def _open_ahead(plan: Plan, survey: Survey | None) -> int:

@@ -90,6 +90,13 @@ class PromptWriter:
         return self._words.text(b"%s/answer/%d" % (self._salt, index), count)
 
 
+class Writer(Protocol):
+    """Rows to bytes on the wire."""
+
+    def write(self, row: ScheduleRow, request_id: str) -> bytes:
+        """The request's head and body."""
+
+
 class Prompts(Protocol):
     """What makes a row's prompt: JSON-safe bytes."""
 
@@ -109,6 +116,8 @@ class Request:
     think_ns: int | None = None
     row: ScheduleRow | None = None
     last: bool = False
+    cancel_ns: int | None = None
+    cancel_tokens: int | None = None
 
 
 class RequestWriter:
@@ -156,7 +165,7 @@ class RenderedAhead:
     def __init__(
         self,
         rows: Iterator[ScheduleRow],
-        writer: RequestWriter,
+        writer: Writer,
         run_id: str,
         look_ahead: tuple[int, int, int] = (2_000_000_000, 64_000_000, 4096),
         followers: Followers = "ahead",
@@ -183,7 +192,7 @@ class RenderedAhead:
             return False
         record = new_record(row, self._run_id)
         record.due_ns += self._t0_ns
-        request = Request(record, b"", row.think_ns, row, row.last)
+        request = Request(record, b"", row.think_ns, row, row.last, row.cancel_ns, row.cancel_tokens)
         if not self._follows(row):
             self.complete(request)
             self._bytes += len(request.payload)

@@ -14,10 +14,10 @@ from loadgen.errors import UsageError
 from loadgen.plan import Plan, build_plan
 
 UNSET = argparse.SUPPRESS
-FLAGS = ("carry_answers", "ignore_eos", "i_own_this_endpoint", "tls_insecure")
+FLAGS = ("carry_answers", "ignore_eos", "ignore_retry_after", "i_own_this_endpoint", "tls_insecure")
 LISTS = {"slo": "SLO", "sidecar": "HOST:PORT"}
 """Options that take several values, with what each is."""
-REPEATED = {"header": "K=V", "step": "NAME=VALUE", "base_url": "URL"}
+REPEATED = {"header": "K=V", "step": "NAME=VALUE", "classes": "NAME:K=V,…", "base_url": "URL"}
 """Options that may be given again and again."""
 
 

@@ -69,7 +69,7 @@ class AnswerReader:
 
     __slots__ = (
         "_carrier", "_continuous", "_done", "_error", "_finish_reason", "_first", "_first_output", "_gaps",
-        "_keep_text", "_last", "_parser", "_text", "_tokens", "_tokens_seen", "_usage",
+        "_keep_text", "_last", "_parser", "_queue_ns", "_text", "_tokens", "_tokens_seen", "_usage",
     )  # fmt: skip
 
     def __init__(self, carrier: Carrier, *, keep_text: bool = False) -> None:
@@ -83,6 +83,7 @@ class AnswerReader:
         self._tokens_seen = 0
         self._continuous = False
         self._usage: dict[str, Any] | None = None
+        self._queue_ns: int | None = None
         self._finish_reason: str | None = None
         self._done = False
         self._error: str | None = None
@@ -93,6 +94,11 @@ class AnswerReader:
     def text(self) -> str:
         """The answer's visible text, when it was asked to be kept."""
         return "".join(self._text)
+
+    @property
+    def progress(self) -> int:
+        """Output tokens so far: the server's continuous count, else content chunks."""
+        return max(self._tokens_seen, len(self._tokens))
 
     def feed(self, stamp_ns: int, piece: bytes) -> None:
         """Take what one read brought; all events that it completed share its instant."""
@@ -132,6 +138,8 @@ class AnswerReader:
             if reason:
                 self._finish_reason = str(reason)
                 finished = True
+        if "metrics" in chunk:
+            self._queue_ns = queue_ns_of(chunk["metrics"])
         usage = chunk.get("usage")
         carried_tokens = self._take_usage(usage, bool(choices) and not finished) if usage else 0
         if generated or (carried_tokens > 0 and choices):
@@ -165,7 +173,7 @@ class AnswerReader:
                 record.first_output_ns = self._first_output
             record.chunk_ns = self._gaps
             record.chunk_tokens = self._tokens if self._continuous else None
-        record.finish_reason = self._finish_reason
+        record.finish_reason, record.queue_ns = self._finish_reason, self._queue_ns
         take_usage(record, self._usage)
         if record.n_output is None:
             record.n_output, record.n_output_source = chunks, "chunks"
@@ -194,6 +202,14 @@ def take_usage(record: Record, usage: Any) -> None:
         record.n_cached = _count(details.get("cached_tokens"))
 
 
+def queue_ns_of(metrics: Any) -> int | None:
+    """The server's queue time in vLLM's ``metrics`` object (``--enable-per-request-metrics``), ns; else None."""
+    value = metrics.get("queue_time_ms") if isinstance(metrics, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+        return None
+    return round(value * 1e6)
+
+
 def _count(value: Any) -> int | None:
     """A count of tokens as a server states it; whatever is none counts as not stated."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
@@ -217,6 +233,7 @@ def settle_whole(record: Record, body: bytes, stamp_ns: int, carrier: Carrier) -
         record.outcome, record.error = Outcome.ERROR_IN_STREAM, f"not an answer: {error_text(answer)}"
         return ""
     take_usage(record, answer.get("usage"))
+    record.queue_ns = queue_ns_of(answer.get("metrics"))
     record.first_ns = record.last_ns = stamp_ns
     record.finish_reason = str(reason) if reason else None
     if record.n_output is None:

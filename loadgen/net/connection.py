@@ -304,9 +304,10 @@ class Connection:
 
     def _lost(self, words: str) -> None:
         exchange = self.exchange
-        if exchange is not None and self.served > 1 and not self._heard and exchange.record.retries == 0:
+        if exchange is not None and self.served > 1 and not self._heard and not exchange.resent:
             self.exchange = None
             self.close()
+            exchange.resent = True
             exchange.record.retries += 1
             exchange.record.sent_end_ns = None
             self._keeper.stale(exchange)

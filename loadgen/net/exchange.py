@@ -36,7 +36,7 @@ class Exchange:
 
     __slots__ = (
         "_decoded", "_decoder", "connection", "deadline_ns", "ending", "finished", "hints", "is_event_stream",
-        "on_long", "payload", "pieces", "reader", "record", "status",
+        "leave_tokens", "long_at", "on_long", "payload", "pieces", "reader", "record", "resent", "status",
     )  # fmt: skip
 
     def __init__(self, record: Record, payload: bytes, finished: Callable[[Exchange], None]) -> None:
@@ -52,6 +52,9 @@ class Exchange:
         self.connection: Connection | None = None
         self.reader: AnswerReader | None = None
         self.on_long: Callable[[Exchange], None] | None = None
+        self.long_at = LONG_PIECES
+        self.leave_tokens: int | None = None
+        self.resent = False
         self._decoder: zlib._Decompress | None = None
         self._decoded = 0
 
@@ -73,7 +76,7 @@ class Exchange:
         if source is ClockSource.LOOP:
             self.record.clock = ClockSource.LOOP
         self.pieces.append((stamp_ns, data))
-        if len(self.pieces) == LONG_PIECES and self.on_long is not None:
+        if len(self.pieces) == self.long_at and self.on_long is not None:
             self.on_long(self)
 
     def take_pieces(self) -> list[tuple[int, bytes]]:

@@ -15,6 +15,7 @@ import orjson
 from loadgen.analysis.load import Run
 from loadgen.analysis.machine import Machine
 from loadgen.analysis.views import chart_data
+from loadgen.report.classes import priority_section
 from loadgen.report.machine import machine_charts, machine_sections
 from loadgen.report.markup import (
     asset,
@@ -30,7 +31,7 @@ from loadgen.report.markup import (
 )
 from loadgen.report.notes import METHOD_NOTES, caption_of_time, verdict_words
 from loadgen.report.peer import peer_section
-from loadgen.report.terminal import LATENCIES, idc_words, number
+from loadgen.report.terminal import LATENCIES, attainment_words, idc_words, number
 
 Json = dict[str, Any]
 PERCENTILES = ("p50", "p90", "p95", "p99")
@@ -58,6 +59,7 @@ def _page(run: Run, told: tuple[Json, Json], machine: Machine | None) -> str:
         peer_section(summary["peer"]),
         _asked_and_sent(summary),
         _service_levels(summary),
+        priority_section(summary),
         _latency(summary, charts),
         _over_time(summary, charts),
         _by_prompt(charts),
@@ -143,9 +145,11 @@ def _service_levels(summary: Json) -> str:
         return section("Service levels", "<p>No SLO was stated.</p>")
     parts = []
     if summary["attainment"] is not None:
-        lines = [("all", _percent(summary["attainment"]), number(summary["request_goodput"]))]
+        goodput = _with_interval(summary["request_goodput"], summary["rate_intervals"].get("request_goodput"))
+        lines = [("all", attainment_words(summary), goodput)]
         for name, block in summary["classes"].items():
-            lines.append((name, _percent(block["attainment"]), number(block["request_goodput"])))
+            share = "-" if block["attainment"] is None else attainment_words(block)
+            lines.append((name, share, number(block["request_goodput"])))
         parts.append(table("Attainment and goodput", ("class", "met every bound", "goodput, 1/s"), lines))
     gates = [(g["gate"], "pass" if g["passed"] else "fail", _gate_value(g)) for g in summary["gates"]]
     if gates:
