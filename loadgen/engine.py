@@ -37,6 +37,8 @@ TIMEOUT_TICK_S = 0.05
 WATCH_TICK_S = 1.0
 PARSE_BACKLOG = 256
 """Answers waiting for an idle turn beyond this are parsed at once: late figures beat unbounded memory."""
+GIVEN_UP_AT_ONCE = 64
+"""Rows of a stopped run that get their records in one idle turn: a million at once would stop the loop."""
 
 now_ns = time.monotonic_ns
 
@@ -53,6 +55,8 @@ class EngineOptions:
     breaker: Breaker
     retry: RetryRule = NO_RETRIES
     chance: Callable[[str, int], float] = lambda request_id, tries: 0.0
+    keep_headers: frozenset[bytes] = frozenset()
+    """Names (lower case) of the answers' headers that records keep."""
     on_answer_text: Callable[[Record, str], None] | None = None
     """Told what a session's turn was answered, before its next turn may go."""
 
@@ -129,6 +133,8 @@ class Engine:
         if not self.dispatcher.finished:
             self.interrupt("interrupted", "the run was stopped")
             self._cancel_all("the run was stopped")
+        while self.dispatcher.give_up_some(GIVEN_UP_AT_ONCE):
+            gevent.sleep(0)
         while self._parse:
             self._settle(self._parse.popleft())
         self._idle.stop()
@@ -163,6 +169,7 @@ class Engine:
         exchange = Exchange(record, payload, self._answered)
         exchange.deadline_ns = now_ns() + self.options.request_timeout_ns
         exchange.on_long = self._answer_is_long
+        exchange.keep_headers = self.options.keep_headers
         self._in_flight[exchange] = None
         if record.id in self._leaving:
             self._leavers.watch(exchange, *self._leaving[record.id])
@@ -202,12 +209,16 @@ class Engine:
             self._settle(self._parse.popleft())
         elif self._long:
             self._read_away(self._long.popleft())
-        elif self.dispatcher.stopped is None and self._queue.render_some(now_ns()):
-            pass
-        else:
+        elif not self._prepare_or_give_up():
             self._idle.stop()
             if self.dispatcher.finished and not self._parse:
                 self._done.set()
+
+    def _prepare_or_give_up(self) -> bool:
+        """Some of the rows to come; False when there is nothing to do for them now."""
+        if self.dispatcher.stopped is not None:
+            return self.dispatcher.give_up_some(GIVEN_UP_AT_ONCE)
+        return self._queue.render_some(now_ns())
 
     # Answers.
 
@@ -231,6 +242,9 @@ class Engine:
                 text = self._settle_answer(exchange)
             except ValueError as error:
                 record.outcome, record.error = Outcome.PROTOCOL, str(error)
+            except Exception as error:  # a fault of ours: it must not cost the row its record
+                record.outcome, record.error = Outcome.PROTOCOL, "the answer could not be read"
+                record.note = f"{type(error).__name__}: {error}"
         if decided is not None:
             record.outcome = decided
         self._write(record)
@@ -255,11 +269,12 @@ class Engine:
             reader = self._read(exchange)
             reader.settle(record, ended_whole=exchange.ending is Ending.WHOLE)
             return reader.text
+        if not 200 <= exchange.status < 300:
+            settle_refusal(record, exchange.status, _words_of(exchange), exchange.hints)
+            return ""
         pieces = exchange.take_pieces()
         body = b"".join(piece for _, piece in pieces)
-        if not 200 <= exchange.status < 300:
-            settle_refusal(record, exchange.status, body, exchange.hints)
-        elif exchange.ending is not Ending.WHOLE:
+        if exchange.ending is not Ending.WHOLE:
             record.outcome = Outcome.TRUNCATED
         else:
             stamp_ns = pieces[-1][0] if pieces else record.done_ns or 0
@@ -333,6 +348,15 @@ class Engine:
             "cpu_ns": int((used.ru_utime + used.ru_stime) * 1e9),
             "rss_bytes": used.ru_maxrss * 1024,
         }
+
+
+def _words_of(exchange: Exchange) -> bytes:
+    """A refusal's body; the status is its outcome even where the words cannot be decoded."""
+    try:
+        return b"".join(piece for _, piece in exchange.take_pieces())
+    except ValueError as error:
+        exchange.record.note = str(error)
+        return b""
 
 
 def _is_stream(exchange: Exchange) -> bool:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from loadgen.classes import Class, check_classes, parse_cancel
 from loadgen.errors import UsageError
+from loadgen.plans import plan_text, shipped_plans
 from loadgen.quantity import Duration, Length, parse_duration_ns, parse_window_ns
 from loadgen.slo import parse_objectives
 
@@ -63,12 +64,15 @@ class Plan(BaseModel):
         "the endpoint's root (a trailing /v1 is accepted); several in run: one schedule to all at the same time",
         group=TARGET,
     )
-    endpoint: str = _option("chat", "what to ask: chat or completions", group=TARGET)
+    endpoint: str = _option("chat", "what to ask", group=TARGET)
     model: str | None = _option(
         None, "model name (default: the only one that /v1/models lists)", group=TARGET
     )
     api_key_file: Path | None = _option(None, "file with the key (else OPENAI_API_KEY)", group=TARGET)
     header: dict[str, str] = _option({}, "further request header K=V; may be repeated", group=TARGET)
+    keep_header: list[str] = _option(
+        [], "keep this header of each answer in its record; may be repeated", group=TARGET
+    )
     extra_body: dict[str, Any] = _option({}, "JSON object merged into each request's body", group=TARGET)
     ignore_eos: bool = _option(False, "ask the server to generate the full output length", group=TARGET)
     request_timeout: Duration = _option(
@@ -315,11 +319,17 @@ def build_plan(options: Mapping[str, Any], plan_file: Path | None = None) -> Pla
 
 
 def read_plan_file(path: Path) -> dict[str, Any]:
-    """A TOML plan's keys. Raises UsageError when there is no such file or it is no TOML."""
+    """A TOML plan's keys; of a plan that comes with the program where *path* is its name.
+
+    Raises UsageError when there is no such file or it is no TOML.
+    """
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(plan_text(path))
     except OSError as error:
-        raise UsageError(f"cannot read plan {path}: {os.strerror(error.errno or 0)}") from None
+        words, known = os.strerror(error.errno or 0), ", ".join(shipped_plans())
+        raise UsageError(
+            f"cannot read plan {path}: {words} (plans that come with loadgen: {known})"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not TOML: {error}") from None
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gevent.event import Event
 
-from loadgen import __version__
+from loadgen import __version__, calibration
 from loadgen.breaker import Breaker
 from loadgen.clients import CLIENTS
 from loadgen.clients.dialect import Dialect
@@ -22,6 +22,7 @@ from loadgen.dispatch import Caps
 from loadgen.endpoint import EndpointFacts, Prober, probe_endpoint
 from loadgen.engine import Engine, EngineOptions
 from loadgen.errors import UsageError
+from loadgen.net.batched import PAUSE_NS, BatchedReads
 from loadgen.net.pool import Pool
 from loadgen.net.stamps import StampClock
 from loadgen.net.target import Target, TlsOptions, resolve_target
@@ -52,6 +53,8 @@ class Prepared:
     engine: Engine
     run_id: str
     content: dict[str, Any]
+    warning: str | None = None
+    """What this machine's calibration says against the plan."""
     failure: Exception | None = None
     agree_t0: Callable[[], int] | None = None
     """Where several runs start on one instant 0: waits for the others and returns it."""
@@ -70,6 +73,8 @@ class Prepared:
             engine.spool.open({"worker": "0", **kept, "pid": os.getpid(), "t0_ns": t0_ns, "anchor": anchor})
         except OSError as error:
             raise UsageError(f"cannot write {engine.spool.path}: {error.strerror}") from None
+        if self.warning is not None:
+            engine.spool.event("warning", t_ns=time.monotonic_ns(), text=self.warning)
         engine.run(t0_ns)
 
 
@@ -106,8 +111,8 @@ def carried_joints(plan: Plan, dialect: Dialect) -> tuple[bytes, bytes] | None:
     return dialect.joints
 
 
-def check_target(plan: Plan) -> None:
-    """Refuse a run without a target, or at a machine that nobody has said is theirs."""
+def check_consent(plan: Plan) -> None:
+    """Refuse to send without a target, or at a machine that nobody has said is theirs."""
     if plan.base_url is None:
         raise UsageError("no endpoint: name one with --base-url")
     far = [url for url in (plan.base_url, *own_urls(plan)) if not is_loopback(url)]
@@ -116,6 +121,11 @@ def check_target(plan: Plan) -> None:
             f"{far[0]} is not on this machine: a load test can take it down. "
             "Say --i-own-this-endpoint if it is yours to test"
         )
+
+
+def check_target(plan: Plan) -> None:
+    """Refuse a run that has no target, no consent or no load."""
+    check_consent(plan)
     if plan.trace is None and plan.arrival is None and plan.concurrency is None:
         raise UsageError("no load: name a --trace, an --arrival model or a --concurrency")
 
@@ -204,16 +214,30 @@ def prepare(plan: Plan) -> Prepared:
         breaker=Breaker(plan.breaker_error_rate),
         retry=rule_of(plan),
         chance=chance_of(plan),
+        keep_headers=frozenset(name.lower().encode() for name in plan.keep_header),
         on_answer_text=talk.answered if talk else None,
     )
     pool: Pool | ClassPools
-    pool = default = Pool(target, stamps, plan.reuse)
+    reads = BatchedReads(PAUSE_NS)
+    pool = default = Pool(target, stamps, plan.reuse, reads)
     if others:
-        pools = {url: Pool(other.target, stamps, plan.reuse) for url, other in others.items()}
+        pools = {url: Pool(other.target, stamps, plan.reuse, reads) for url, other in others.items()}
         own = {one.name: (url, pools[url]) for one in plan.classes if (url := one.base_url) is not None}
         pool = ClassPools(default, plan.base_url, own)
     engine = Engine(options, queue, pool, stamps, spool)
-    return Prepared(plan, directory, schedule, survey, facts, engine, run_id, content)
+    return Prepared(
+        plan, directory, schedule, survey, facts, engine, run_id, content, beyond_calibration(survey)
+    )
+
+
+def beyond_calibration(survey: Survey | None, workers: int = 1) -> str | None:
+    """A warning where the plan asks more than this machine was found to generate; None where nobody knows."""
+    if survey is None or survey.requests == 0:
+        return None
+    known = calibration.load()
+    if known is None:
+        return None
+    return known.warning(survey.peak_rate_per_s, survey.output_tokens / survey.requests, workers)
 
 
 def _endpoint(plan: Plan, url: str, headers: dict[str, str], tls: TlsOptions, salt: str) -> Endpoint:

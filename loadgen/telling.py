@@ -50,6 +50,10 @@ class ClassWriter:
         """The request's head and body."""
         return self._by_class.get(row.class_name or "", self._default).write(row, request_id)
 
+    def write_ahead(self, row: ScheduleRow) -> bool:
+        """Make a small part of what `write` needs for the row; False: there is no more of it."""
+        return self._by_class.get(row.class_name or "", self._default).write_ahead(row)
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:

@@ -57,6 +57,8 @@ def drive_together(plans: Sequence[Plan], *, show_progress: bool = True) -> list
     runs = [prepare(plan) for plan in plans]
     meeting = Rendezvous(len(runs))
     for run in runs:
+        if run.warning is not None:
+            print(f"loadgen: warning: {run.plan.base_url}: {run.warning}", file=sys.stderr)
         run.agree_t0 = meeting.wait
     with ExitStack() as stack:
         for collectors in filter(None, map(collect, runs)):

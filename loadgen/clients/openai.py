@@ -7,11 +7,13 @@ usage-only chunk. Chunks are not tokens: tokens per chunk are known only from co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import orjson
 
+from loadgen.clients.likeness import TRIES, Likeness, likeness_of
 from loadgen.record import Outcome, Record
 from loadgen.wire.sse import SseParser
 
@@ -68,8 +70,9 @@ class AnswerReader:
     """Reads one streamed answer. `feed` takes decoded body pieces with their stamps; `settle` fills the record."""
 
     __slots__ = (
-        "_carrier", "_continuous", "_done", "_error", "_finish_reason", "_first", "_first_output", "_gaps",
-        "_keep_text", "_last", "_parser", "_queue_ns", "_text", "_tokens", "_tokens_seen", "_usage",
+        "_alike", "_carrier", "_continuous", "_done", "_error", "_finish_reason", "_first", "_first_output",
+        "_gaps", "_keep_text", "_last", "_parser", "_queue_ns", "_said", "_text", "_tokens", "_tokens_seen",
+        "_tries", "_usage",
     )  # fmt: skip
 
     def __init__(self, carrier: Carrier, *, keep_text: bool = False) -> None:
@@ -89,6 +92,9 @@ class AnswerReader:
         self._error: str | None = None
         self._keep_text = keep_text
         self._text: list[str] = []
+        self._alike: Likeness | None = None
+        self._said: tuple[str, Any] | None = None
+        self._tries = 0
 
     @property
     def text(self) -> str:
@@ -102,8 +108,42 @@ class AnswerReader:
 
     def feed(self, stamp_ns: int, piece: bytes) -> None:
         """Take what one read brought; all events that it completed share its instant."""
-        for event in self._parser.feed(piece):
+        alike, between = self._alike, self._parser.between
+        if alike is not None and between and piece.startswith(alike.head):
+            found = alike.tail.fullmatch(piece, len(alike.head))
+            if found is not None and self._take_like(stamp_ns, found, alike.counts):
+                return
+        self._said = None
+        events = self._parser.feed(piece)
+        for event in events:
             self._take(stamp_ns, event.data, event.event)
+        if (
+            between
+            and self._said is not None
+            and self._tries < TRIES
+            and len(events) == 1
+            and self._parser.between
+        ):
+            self._tries += 1
+            self._alike = likeness_of(piece, *self._said)
+
+    def _take_like(self, stamp_ns: int, found: re.Match[bytes], counts: bool) -> bool:
+        """A chunk that differs from a parsed one in its text (and its count) alone; False for broken text."""
+        text = found[1]
+        if not text.isascii() or self._keep_text:
+            try:
+                words = text.decode()
+            except UnicodeDecodeError:
+                return False
+            if self._keep_text:
+                self._text.append(words)
+        tokens = (
+            self._take_usage({**(self._usage or {}), "completion_tokens": int(found[2])}, True)
+            if counts
+            else 0
+        )
+        self._mark(stamp_ns, True, tokens)
+        return True
 
     def _take(self, stamp_ns: int, data: bytes, event_type: bytes) -> None:
         if data == DONE:
@@ -134,10 +174,12 @@ class AnswerReader:
             output = output or carried.output
             if self._keep_text:
                 self._text.append(carried.text)
+            if carried.output and carried.text and len(choices or ()) == 1:
+                self._said = carried.text, chunk.get("usage")
             reason = choice.get("finish_reason")
             if reason:
                 self._finish_reason = str(reason)
-                finished = True
+                finished, self._said = True, None
         if "metrics" in chunk:
             self._queue_ns = queue_ns_of(chunk["metrics"])
         usage = chunk.get("usage")

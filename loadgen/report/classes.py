@@ -28,7 +28,7 @@ from loadgen.analysis.rows import Mask
 from loadgen.analysis.service import Service, service_of
 from loadgen.record import Outcome
 from loadgen.report.figures import interval_figures
-from loadgen.report.markup import paragraph, section, table
+from loadgen.report.markup import folded, paragraph, section, table
 from loadgen.report.terminal import number, show, table_of
 
 HEAD = ("class", "met", "longest wait, ms", "> 5 medians", "Jain", "lost", "its tokens")
@@ -196,4 +196,16 @@ def priority_section(summary: Json) -> str:
     if worst:
         columns = ("request", "class", "sent, s", "waited, ms", "lost, ms", "passed over by")
         parts.append(table("Inversions that cost most", columns, worst, words=(1, 5)))
+    parts.append(folded("Over time", _time_table(block)))
     return section("Priorities", *parts)
+
+
+def _time_table(block: Json) -> str:
+    spans, order = block["over_time"], block["order"]
+    lines = []
+    for place, from_s in enumerate(spans["from_s"]):
+        of_class = [spans["classes"][name] for name in order]
+        kept = [f"{one['met'][place]} of {one['asked'][place]}" for one in of_class]
+        lines.append((number(from_s), *kept, number(spans["inversions"][place])))
+    head = ("from, s", *(f"{name} met" for name in order), "inversions")
+    return table("Classes over time, by due instant; inversions by the start that passed over", head, lines)

@@ -59,6 +59,8 @@ def verdict_words(summary: Json) -> Verdict:
         head = "The simulation is whole; it is as true as its model"
     else:
         head = "Valid: the generator kept to the schedule and its files are whole"
+    if summary.get("cut_age"):
+        lines.append(summary["cut_age"]["in_words"])
     lines += [f"{stop}: {why}" if why else stop for stop, why in summary["stops"].items()]
     lines += [_gate_words(gate) for gate in gates]
     if summary["attainment"] is not None:

@@ -18,6 +18,7 @@ import orjson
 
 from loadgen.analysis.arrivals import Arrivals, describe, gaps, ks_distance
 from loadgen.analysis.confidence import share_interval
+from loadgen.analysis.cuts import constant_age, cuts_figures
 from loadgen.analysis.goodput import GateResult, judge_gate, meets_bounds
 from loadgen.analysis.load import Run, load_run
 from loadgen.analysis.machine import machine_of
@@ -38,6 +39,7 @@ from loadgen.analysis.outcomes import (
 )
 from loadgen.analysis.rates import Span, TooShort, rate_interval
 from loadgen.analysis.rows import Ints, Mask
+from loadgen.analysis.self_watch import self_watch_notes
 from loadgen.analysis.spread import spread
 from loadgen.analysis.validity import Validity, judge
 from loadgen.errors import ExitCode, UsageError
@@ -113,6 +115,7 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
     metrics = metric_figures(run, run.measured, quantiles)
     met = meets_bounds(run.rows, objectives)
     throughput = _throughput(run, objectives, met)
+    cuts = constant_age(run.rows)
     found: Json = _plain(
         {
             **_head(run),
@@ -129,7 +132,13 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
             "incomplete": bool(run.problems),
             "unreachable": unreachable(run.rows),
             "peer": run.document.get("peer"),
-            "notes": [*run.notes, *_unknown_classes(run, objectives)],
+            "notes": [
+                *run.notes,
+                *_unknown_classes(run, objectives),
+                *self_watch_notes(run),
+                *([cuts.in_words] if cuts else []),
+            ],
+            "cut_age": cuts_figures(cuts),
             **_asked_and_sent(run, validity, quantiles),
             "metrics": metrics,
             "itl_estimated": itl_is_estimated(run.rows, good(run, run.measured)),
