@@ -62,6 +62,8 @@ class Prepared:
     warning: str | None = None
     """What this machine's calibration says against the plan."""
     failure: Exception | None = None
+    agree_t0: Callable[[], int] | None = None
+    """Where several runs start on one instant 0: waits for the others and returns it."""
     over: Event = field(default_factory=Event)
 
     def run(self, on_record: Callable[[Record], None]) -> None:
@@ -69,7 +71,7 @@ class Prepared:
         engine = self.engine
         engine.on_record = on_record
         engine.warm_up()
-        t0_ns = time.monotonic_ns() + LEAD_NS
+        t0_ns = time.monotonic_ns() + LEAD_NS if self.agree_t0 is None else self.agree_t0()
         write_plan(self.directory, {**self.content, "t0_ns": t0_ns})
         kept = {name: self.content[name] for name in ("run_id", "digest")}
         anchor = self.content["anchors"]["0"]
