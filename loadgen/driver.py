@@ -37,7 +37,7 @@ def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
     prepared = prepare(plan)
     collectors = _collect(prepared)
     runner = local_runner(prepared)
-    _handle_signals(prepared)
+    handlers = _handle_signals(prepared)
     progress = Progress(prepared, sys.stderr) if show_progress else None
     watcher = gevent.spawn(progress.follow) if progress else None
     runner.start(1, spawn_rate=1)
@@ -50,6 +50,8 @@ def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
             progress.close()
         if collectors is not None:
             collectors.stop()
+        for handler in handlers:  # another run may follow in this process: it has handlers of its own
+            handler.cancel()
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if prepared.failure is not None:
         raise prepared.failure
@@ -76,7 +78,7 @@ def _collect(prepared: Prepared) -> Collectors | None:
     return collectors
 
 
-def _handle_signals(prepared: Prepared) -> None:
+def _handle_signals(prepared: Prepared) -> list[Any]:
     """The first Ctrl-C drains and reports, the second stops at once with what is on disk."""
     asked = 0
 
@@ -90,5 +92,4 @@ def _handle_signals(prepared: Prepared) -> None:
             print(f"\nloadgen: stopped; what is on disk: {prepared.directory}", file=sys.stderr)
             os._exit(130)
 
-    gevent.signal_handler(signal.SIGINT, interrupt)
-    gevent.signal_handler(signal.SIGTERM, interrupt)
+    return [gevent.signal_handler(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)]
