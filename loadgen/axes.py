@@ -56,7 +56,9 @@ def _input_len(options: Mapping[str, Any], value: float) -> Changes:
 
 def _no_trace(options: Mapping[str, Any], axis: str) -> None:
     if options.get("trace") is not None:
-        raise UsageError(f"searching {axis} needs an arrival model: a --trace has its own (see its --speedup)")
+        raise UsageError(
+            f"searching {axis} needs an arrival model: a --trace has its own (see its --speedup)"
+        )
 
 
 AXES: dict[str, Axis] = {
@@ -73,11 +75,20 @@ AXES: dict[str, Axis] = {
 }  # fmt: skip
 """By name. The CLI takes its choices from here."""
 
-OWN = ("num_requests", "out", "salt", "warmup", "seed", "duration")
-"""Options of the plan that a search sets itself."""
+REPLICAS = Axis(
+    "replicas",
+    "engines",
+    "the fewest replicas that keep",
+    lambda options, value: {},
+    larger_is_harder=False,
+    whole=True,
+)
+"""Only a model has as many engines as one likes: the axis of `loadgen whatif` alone."""
 
 
-def probe_changes(axis: Axis, options: Mapping[str, Any], value: float, seconds: float, settle_s: float) -> Changes:
+def probe_changes(
+    axis: Axis, options: Mapping[str, Any], value: float, seconds: float, settle_s: float
+) -> Changes:
     """The plan's options for a run of *seconds* at the value, after *settle_s* that do not count."""
     return axis.changes(options, value) | {
         "num_requests": None,

@@ -11,8 +11,9 @@ from typing import Any
 from loadgen.analysis.load import load_run
 from loadgen.analysis.promises import tallies_of
 from loadgen.errors import ExitCode, UnreachableError
+from loadgen.evidence import Evidence, ProbeRun
 from loadgen.report.summary import exit_code
-from loadgen.search import Evidence, Next, ProbeRun
+from loadgen.search import Next
 from loadgen.slo import Objective
 
 FIGURES = (
@@ -72,11 +73,12 @@ class Prober:
         )
         return Evidence(
             tallies,
-            {name: summary.get(name) if name != "p50_ttft_ms" else summary["median_ttft_ms"] for name in FIGURES},
+            {
+                name: summary.get(name) if name != "p50_ttft_ms" else summary["median_ttft_ms"]
+                for name in FIGURES
+            },
             summary["scheduled"],
             summary["total_input_tokens"] + summary["total_output_tokens"],
             tuple(summary["validity"]["reasons"]),
             code == ExitCode.INTERRUPTED,
         )
-
-

@@ -3,25 +3,24 @@
 Pure: it opens no socket and reads no clock. `next_run` looks at the runs so far and says which to make next, or why to
 stop; a `Probe` makes it. The same runs therefore give the same next one, and a search goes on where it was left.
 
-1. Climbing: from the low end of the range, doubling, until a value misses or the high end keeps.
+1. Climbing: from the easy end of the range, doubling, until a value misses or the hard end keeps. One that cannot be
+   told goes by its share on the way up.
 2. Narrowing: the critical value is fitted to all that is known between the highest sure keep and the lowest sure
    miss (see `analysis.critical`); the next run is made in the middle of its interval, or at a quarter of it to either
    side when the middle cannot be told. A value that cannot be told is prolonged, each time by as much as it had.
 
-Inside, values are *doses*: the value itself where a larger one is harder, else its reciprocal (the load of one
-replica; the squared variation of gaps), so that a larger dose is always the harder one.
+Inside, values are doses (see `evidence`): a larger one is always harder.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from loadgen.analysis.critical import Critical, Point, find_critical
-from loadgen.analysis.keeping import KEEP, MISS, UNTOLD, Pooled, Tally, pool
+from loadgen.analysis.keeping import KEEP, MISS, UNTOLD
+from loadgen.evidence import CLIMB, Edge, Evidence, ProbeRun, Question, Spot, edge_of, spots_of
 
-CLIMB = 2.0
 PROLONG = 4.0
 """A value that cannot be told gets at most so many times a probe's duration before the search goes on."""
 GROWTH = 1 / 8
@@ -32,72 +31,6 @@ SAME = 0.08
 """A value so near to one that has runs, in widths of the interval, is that one."""
 VOID_RUNS = 2
 """So many runs in vain (the generator was late) and the value is out of the generator's reach."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is searched: the range, whether a larger value is harder, whether only whole numbers count.
-
-    ``repeats``: a value may be run again under new arrivals; a trace may not, it is the same each time.
-    ``probe_s``: a run's least duration; ``budget_s``: all runs' together, pauses included; ``tolerance``: the width of
-    the interval, relative to the value, at which the search is content; ``settle_s``: what each run costs beside.
-    """
-
-    low: float
-    high: float
-    larger_is_harder: bool = True
-    whole: bool = False
-    repeats: bool = True
-    probe_s: float = 60.0
-    budget_s: float = 1800.0
-    tolerance: float = 0.1
-    settle_s: float = 0.0
-
-    def dose(self, value: float) -> float:
-        """The value as a dose."""
-        return value if self.larger_is_harder else 1 / value
-
-    def value(self, dose: float) -> float:
-        """The dose as a value."""
-        return dose if self.larger_is_harder else 1 / dose
-
-    @property
-    def doses(self) -> tuple[float, float]:
-        """The range in doses."""
-        first, last = sorted((self.dose(self.low), self.dose(self.high)))
-        return first, last
-
-    def snapped(self, dose: float) -> float:
-        """The dose of the value near it that can be asked for: whole, or of four digits; within the range."""
-        value = self.value(min(max(dose, self.doses[0]), self.doses[1]))
-        rounded = float(round(value)) if self.whole else float(f"{value:.4g}")
-        return self.dose(min(max(rounded, self.low), self.high))
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What one run says. ``tallies``: by objective. ``figures``: for the curve, by name.
-
-    ``why_not``: reasons for which the run counts for nothing. ``stopped``: nothing more may be asked.
-    """
-
-    tallies: Mapping[str, Tally]
-    figures: Mapping[str, float | None] = field(default_factory=dict)
-    requests: int = 0
-    tokens: int = 0
-    why_not: tuple[str, ...] = ()
-    stopped: bool = False
-
-
-@dataclass(frozen=True)
-class ProbeRun:
-    """One finished run: what was asked for how long, under which name, what came of it, how long it took in all."""
-
-    value: float
-    duration_s: float
-    evidence: Evidence
-    name: str = ""
-    took_s: float = 0.0
 
 
 Probe = Callable[[float, float], Evidence]
@@ -130,38 +63,6 @@ class Answer:
     binding: str | None = None
 
 
-@dataclass(frozen=True)
-class Spot:
-    """All valid runs at one value."""
-
-    dose: float
-    pooled: Mapping[str, Pooled]
-    seconds: float
-
-    @property
-    def verdict(self) -> str:
-        """Keep where every objective is kept, miss where one is missed."""
-        verdicts = {p.verdict() for p in self.pooled.values()}
-        return MISS if MISS in verdicts else KEEP if verdicts == {KEEP} else UNTOLD
-
-    @property
-    def leans_to_keep(self) -> bool:
-        """Whether the shares themselves are within what is allowed."""
-        return all(p.share <= p.allowed for p in self.pooled.values())
-
-
-@dataclass(frozen=True)
-class Edge:
-    """The critical dose of all objectives together, its interval, and the sure doses round it."""
-
-    dose: float | None
-    low: float | None
-    high: float | None
-    keeps: float | None
-    misses: float | None
-    binding: str | None
-
-
 def search(question: Question, probe: Probe, runs: Sequence[ProbeRun] = ()) -> tuple[Answer, list[ProbeRun]]:
     """Run the whole search, going on from *runs*."""
     found = list(runs)
@@ -180,67 +81,19 @@ def next_run(question: Question, runs: Sequence[ProbeRun]) -> Next | Answer:
     room = question.budget_s - used - question.settle_s
     if not question.repeats:
         edge = _leaning(spots, edge)
-    found = _climb(question, spots, edge, ceiling)
-    if found is None and not question.repeats:
-        found = _halve(question, edge)
+    found = _climb(question, spots, edge)
     if found is None:
-        found = _narrow(question, spots, edge, used)
+        found = _narrow(question, spots, edge, used) if question.repeats else _halve(question, edge)
     if isinstance(found, str):
         return _answer(question, edge, found)
     dose, seconds = found
+    if ceiling is not None and dose >= ceiling:
+        return _answer(question, edge, "generator")
     if room < question.probe_s / 2 and runs:
         return _answer(question, edge, "budget")
     value = question.value(dose)
-    return Next(float(round(value)) if question.whole else value, min(seconds, max(room, question.probe_s / 2)))
-
-
-def spots_of(question: Question, runs: Sequence[ProbeRun]) -> list[Spot]:
-    """The valid runs by value, doses ascending."""
-    by_dose: dict[float, list[ProbeRun]] = {}
-    for run in runs:
-        if not run.evidence.why_not:
-            by_dose.setdefault(question.dose(run.value), []).append(run)
-    spots = []
-    for dose, mine in sorted(by_dose.items()):
-        names = mine[0].evidence.tallies
-        pooled = {n: pool([r.evidence.tallies[n] for r in mine if n in r.evidence.tallies]) for n in names}
-        spots.append(Spot(dose, pooled, sum(run.duration_s for run in mine)))
-    return spots
-
-
-def edge_of(question: Question, spots: Sequence[Spot]) -> Edge:
-    """The fit of every objective, and the lowest of them: the first to break is the one that counts."""
-    misses = min((s.dose for s in spots if s.verdict == MISS), default=None)
-    keeps = max((s.dose for s in spots if s.verdict == KEEP and (misses is None or s.dose < misses)), default=None)
-    fits = {name: _fit(question, spots, name) for name in (spots[0].pooled if spots else ())}
-    known = {name: fit for name, fit in fits.items() if fit is not None}
-    if not known:
-        return Edge(None, keeps, misses, keeps, misses, None)
-    binding = min(known, key=lambda name: known[name].value)
-    lows = [fit.low for fit in known.values()]
-    highs = [fit.high for fit in known.values() if fit.high is not None]
-    low = None if None in lows else min(x for x in lows if x is not None)
-    return Edge(known[binding].value, low, min(highs, default=None), keeps, misses, binding)
-
-
-def _fit(question: Question, spots: Sequence[Spot], name: str) -> Critical | None:
-    """One objective's critical dose between its own sure keep and its own sure miss."""
-    mine = [(spot.dose, spot.pooled[name]) for spot in spots if name in spot.pooled]
-    verdicts = [(dose, pooled.verdict()) for dose, pooled in mine]
-    miss = min((dose for dose, verdict in verdicts if verdict == MISS), default=None)
-    keep = max((d for d, verdict in verdicts if verdict == KEEP and (miss is None or d < miss)), default=None)
-    first, last = question.doses
-    within = first / 2 if keep is None else keep, last * 2 if miss is None else miss
-    if miss is None and mine:
-        within = within[0], min(within[1], mine[-1][0] * CLIMB * CLIMB)
-    points = [Point(d, p.share, p.n, p.n / p.n_effective, p.blocks) for d, p in mine if p.n and within[0] <= d <= within[1]]
-    found = find_critical(points, mine[0][1].allowed, within)
-    if found is None:
-        return None
-    return replace(
-        found,
-        low=keep if found.low is None else found.low,
-        high=miss if found.high is None else found.high,
+    return Next(
+        float(round(value)) if question.whole else value, min(seconds, max(room, question.probe_s / 2))
     )
 
 
@@ -253,30 +106,26 @@ def _ceiling(question: Question, runs: Sequence[ProbeRun]) -> float | None:
     return min((dose for dose, count in void.items() if count >= VOID_RUNS), default=None)
 
 
-Found = tuple[float, float] | str | None
+Found = tuple[float, float] | str
+"""Dose and seconds of the next run, or why to stop."""
 
 
-def _climb(question: Question, spots: Sequence[Spot], edge: Edge, ceiling: float | None) -> Found:
-    """(dose, seconds) of the next run upwards, why to stop, or None: the top has been found."""
+def _climb(question: Question, spots: Sequence[Spot], edge: Edge) -> Found | None:
+    """The next run upwards; None: the top has been found."""
     first, last = question.doses
-    if ceiling is not None and (not spots or ceiling <= spots[0].dose):
-        return "generator"
     if not spots:
         return question.snapped(first), question.probe_s
     top = spots[-1]
     turned = edge.misses if question.repeats else edge.high
     if turned is not None:
         return "none keeps" if turned <= question.snapped(first) else None
-    if question.repeats and top.verdict == UNTOLD and top.seconds < PROLONG * question.probe_s:
-        return top.dose, max(top.seconds, question.probe_s)
-    if top.verdict == UNTOLD and not top.leans_to_keep:
-        return None
-    if top.dose >= question.snapped(last):
+    is_last = top.dose >= question.snapped(last)
+    if top.verdict == UNTOLD and (is_last or not top.leans_to_keep) and question.repeats:
+        # below the end, a value that leans to keep is left at that: what misses above it will show
+        return (top.dose, top.seconds) if top.seconds < PROLONG * question.probe_s else None
+    if is_last:
         return "all keep" if top.verdict == KEEP or not question.repeats else None
-    above = question.snapped(min(top.dose * CLIMB, last))
-    if ceiling is not None and above >= ceiling:
-        return "generator"
-    return above, question.probe_s
+    return question.snapped(min(top.dose * CLIMB, last)), question.probe_s
 
 
 def _leaning(spots: Sequence[Spot], edge: Edge) -> Edge:
@@ -303,9 +152,9 @@ def _narrow(question: Question, spots: Sequence[Spot], edge: Edge, used: float) 
     if edge.dose is not None and _told(question, edge):
         return "told"
     seconds = max(question.probe_s, GROWTH * used)
-    latest = _latest_untold(question, spots, (low, high))
-    if latest is not None:
-        return latest.dose, max(latest.seconds, question.probe_s)
+    untold = _nearest_untold(question, spots, edge)
+    if untold is not None and low <= untold.dose <= high:
+        return untold.dose, max(untold.seconds, question.probe_s)
     place = PLACES[len(spots) % len(PLACES)]
     wanted = low + place * (high - low)
     if low > 0 and high / low > CLIMB:
@@ -341,10 +190,15 @@ def _told(question: Question, edge: Edge) -> bool:
     return answer.high - answer.low <= question.tolerance * (answer.value or math.inf)
 
 
-def _latest_untold(question: Question, spots: Sequence[Spot], within: tuple[float, float]) -> Spot | None:
-    """A value inside the interval that can be told neither way and has not been prolonged enough."""
-    inside = [s for s in spots if within[0] <= s.dose <= within[1] and s.verdict == UNTOLD]
-    return next((s for s in inside if s.seconds < PROLONG * question.probe_s), None)
+def _nearest_untold(question: Question, spots: Sequence[Spot], edge: Edge) -> Spot | None:
+    """The value next to the estimate, on either side, that can be told neither way and was not prolonged enough."""
+    if edge.dose is None:
+        return None
+    below = [s for s in spots if s.dose <= edge.dose][-1:]
+    above = [s for s in spots if s.dose > edge.dose][:1]
+    untold = [s for s in (*below, *above) if s.verdict == UNTOLD and s.seconds < PROLONG * question.probe_s]
+    near = edge.dose
+    return min(untold, key=lambda s: abs(s.dose - near), default=None)
 
 
 def _answer(question: Question, edge: Edge, reason: str) -> Answer:
@@ -366,7 +220,9 @@ def _answer(question: Question, edge: Edge, reason: str) -> Answer:
             return float(math.floor(value + 1e-9)) - (is_missed and value == round(value))
         return float(math.ceil(value - 1e-9)) + (is_missed and abs(value - round(value)) < 1e-9)
 
-    high = back(edge.high, is_missed=edge.high is not None and edge.high == edge.misses and reason != "none keeps")
+    high = back(
+        edge.high, is_missed=edge.high is not None and edge.high == edge.misses and reason != "none keeps"
+    )
     low = back(edge.low)
     if not question.larger_is_harder:
         low, high = high, low

@@ -37,6 +37,8 @@ BET = 0.9
 """w of the e-value."""
 SURE = 0.001
 """Chance of a wrong keep, and of a wrong miss: a search asks many times, and builds on every answer."""
+SURE_OVERLOAD = 0.0125
+"""Chance of a wrong miss by the e-value, which holds for all looks together and is far from reached in practice."""
 KEEP, MISS, UNTOLD = "keep", "miss", "cannot tell"
 
 
@@ -82,8 +84,10 @@ def tally_weighted(latency: Floats, broken: Floats, carried: tuple[Ints, Floats]
 
 def _tau(latency: Floats, broken: Floats) -> float:
     """Autocorrelation time of being broken, and of what leads there: ranks, and lying in the slowest tenth."""
-    ranks = np.empty(len(latency))
-    ranks[np.argsort(latency, kind="stable")] = np.arange(len(latency))
+    _, place, count = np.unique(latency, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(count) - count / 2)[
+        place
+    ]  # equal latencies share a rank: in due order they would be a trend
     slowest = ranks > 0.9 * len(latency)
     return max(autocorrelation_time(x) for x in (ranks, slowest, broken))
 
@@ -150,7 +154,7 @@ class Pooled:
         """Keep, miss or cannot tell."""
         if not self.n:
             return UNTOLD
-        if self.log_e >= -math.log(tail):
+        if self.log_e >= -math.log(SURE_OVERLOAD):
             return MISS
         if self.blocks < LEAST_BLOCKS:
             return UNTOLD

@@ -31,11 +31,15 @@ def check_objectives(objectives: Sequence[Objective], attainment: float, max_err
         raise UsageError("nothing to keep: state an --slo, as ttft@p95=500ms or interactive:ttft=300ms")
     for objective in objectives:
         if objective.quantile == 1:
-            raise UsageError(f"SLO {objective.text}: no sample can tell that p100 is kept; ask for p99.9 or less")
+            raise UsageError(
+                f"SLO {objective.text}: no sample can tell that p100 is kept; ask for p99.9 or less"
+            )
     if not 0 < attainment < 1:
         raise UsageError(f"--attainment {attainment:g}: a share between 0 and 1, both excluded, is needed")
     if max_error_rate <= 0:
-        raise UsageError("--max-error-rate 0: no sample can tell that nothing ever fails; allow 0.001 or more")
+        raise UsageError(
+            "--max-error-rate 0: no sample can tell that nothing ever fails; allow 0.001 or more"
+        )
 
 
 def tallies_of(
@@ -64,16 +68,18 @@ def _gate(run: Run, asked: Mask, objective: Objective) -> Tally:
         data = gap_series(rows, due_ordered(rows, mine & ok), np.where(ok, own, np.nan), per_token=per_token)
         there, request = np.unique(data.request, return_inverse=True)
         broken = (data.values > objective.bound_ns).astype(np.float64)
-        every = max(round(len(data.by_request) / max(len(there), 1)), 1)  # very many gaps: of every k-th request
-        return tally_weighted(data.by_request[::every][: len(there)], broken, (request, data.weights), allowed)
+        every = max(
+            round(len(data.by_request) / max(len(there), 1)), 1
+        )  # very many gaps: of every k-th request
+        return tally_weighted(
+            data.by_request[::every][: len(there)], broken, (request, data.weights), allowed
+        )
     values = np.where(ok, durations_ns(rows)[objective.metric], np.inf)
     latency = values[due_ordered(rows, mine & ~np.isnan(values))]
     return tally(latency, (latency > objective.bound_ns).astype(np.float64), allowed)
 
 
-def _attainment(
-    run: Run, asked: Mask, objectives: Sequence[Objective], allowed: float
-) -> dict[str, Tally]:
+def _attainment(run: Run, asked: Mask, objectives: Sequence[Objective], allowed: float) -> dict[str, Tally]:
     """One promise a class; requests without a class are one more where a bound is theirs too."""
     rows, met = run.rows, meets_bounds(run.rows, tuple(objectives))
     found = {}
