@@ -161,11 +161,25 @@ def _narrow(question: Question, spots: Sequence[Spot], edge: Edge, used: float) 
         wanted = math.sqrt(low * high)
     near = min(spots, key=lambda s: abs(s.dose - wanted))
     dose = question.snapped(wanted)
+    if question.whole and (untried := _untried(question, spots, edge, dose)) is not None:
+        return untried, seconds
     if abs(near.dose - wanted) <= SAME * (high - low) or any(s.dose == dose for s in spots):
         # the same value again adds runs, and with them the count of values stays: go round the places by time
         least = min((s for s in spots if low <= s.dose <= high), key=lambda s: s.seconds, default=near)
         return least.dose, max(seconds, min(least.seconds, used))
     return dose, seconds
+
+
+def _untried(question: Question, spots: Sequence[Spot], edge: Edge, wanted: float) -> float | None:
+    """The whole number nearest to the wanted one that has no runs, between the sure keep and the sure miss."""
+    if edge.keeps is None or edge.misses is None or all(s.dose != wanted for s in spots):
+        return None
+    low, high = sorted(round(question.value(dose)) for dose in (edge.keeps, edge.misses))
+    tried = {round(question.value(spot.dose)) for spot in spots}
+    near = round(question.value(wanted))
+    reach = range(max(low + 1, near - len(tried)), min(high, near + len(tried) + 1))
+    free = [value for value in reach if value not in tried]
+    return question.dose(float(min(free, key=lambda v: abs(v - near)))) if free else None
 
 
 def _between(question: Question, spots: Sequence[Spot], edge: Edge) -> tuple[float, float]:

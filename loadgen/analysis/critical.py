@@ -10,6 +10,9 @@ t(k - 2) where k values scatter about the line more than their n_eff allow; phi 
 (Finney, Probit Analysis, 1971), Pearson's chi-square over k - 2. The points are those of 97.5 %, not of 95 %: a search
 looks at its interval after every run and stops when it is narrow, which is when it is most likely to be too narrow.
 
+The line holds near c only. A point away from it may err by `BEND` of its distance in log odds, and weighs no more than
+that allows: two far points alone do not pretend to know what lies between them.
+
 How many requests of a run are worth one independent request is estimated from the run too, and a run that happened to
 be spared looks less dependent than it is: taken at its word it would draw the line down. The worth is therefore
 smoothed over the values, log-linearly, before it weighs.
@@ -24,12 +27,14 @@ import numpy as np
 
 from loadgen.analysis.rows import Floats
 
-CRITICAL_STEPS = 400
+CRITICAL_STEPS = 320
 TAIL = 0.0125
 """Outside the interval on either side."""
 Z = 2.241403
 FEW = 8
-SLOPES = np.geomspace(0.3, 300, 90)
+SLOPES = np.geomspace(0.3, 300, 48)
+BEND = 0.3
+CLIP = 500.0
 """Candidate b in units of 1 / (middle of the values): an odds ratio of e^b each time the value doubles or so."""
 
 
@@ -60,7 +65,7 @@ def find_critical(points: Sequence[Point], allowed: float, within: tuple[float, 
         return None
     candidates = np.linspace(*within, CRITICAL_STEPS)
     x, y = np.array([p.value for p in points]), np.array([p.share for p in points])
-    n = np.array([p.n for p in points]) / smoothed(points)
+    n = near_enough(y, np.array([p.n for p in points]) / smoothed(points), allowed)
     odds = np.log(allowed / (1 - allowed))
     scale = sum(within) / 2 if within[0] >= 0 else within[1] - within[0]
     line = (x[None, None, :] - candidates[:, None, None]) / scale * SLOPES[None, :, None] + odds
@@ -68,7 +73,7 @@ def find_critical(points: Sequence[Point], allowed: float, within: tuple[float, 
     profile = deviance.min(axis=1)
     best = int(profile.argmin())
     slope = int(deviance[best].argmin())
-    limit = _limit(1 / (1 + np.exp(-line[best, slope])), y, n)
+    limit = _limit(1 / (1 + np.exp(-np.clip(line[best, slope], -CLIP, CLIP))), y, n)
     inside = np.flatnonzero(profile <= profile[best] + limit)
     ends = int(inside[0]), int(inside[-1])
     return Critical(
@@ -76,6 +81,13 @@ def find_critical(points: Sequence[Point], allowed: float, within: tuple[float, 
         None if ends[0] == 0 else float(candidates[ends[0]]),
         None if ends[1] == CRITICAL_STEPS - 1 else float(candidates[ends[1]]),
     )
+
+
+def near_enough(share: Floats, n: Floats, allowed: float) -> Floats:
+    """*n*, at most what makes the standard error of the log odds, 1 / sqrt(n p (1 - p)), `BEND` of their distance."""
+    p = (share * n + 0.5) / (n + 1)
+    distance = BEND * np.abs(np.log(p / (1 - p)) - np.log(allowed / (1 - allowed)))
+    return np.minimum(n, 1 / np.maximum(p * (1 - p) * distance**2, 1e-12))
 
 
 def smoothed(points: Sequence[Point]) -> Floats:
@@ -96,8 +108,8 @@ def smoothed(points: Sequence[Point]) -> Floats:
 
 def _deviance(line: Floats, y: Floats, n: Floats) -> Floats:
     """-2 log likelihood of the shares under log odds *line*; summed over the last axis."""
-    # log p = -log(1 + exp(-line)), log(1 - p) = -log(1 + exp(line))
-    found: Floats = 2 * (n * (y * np.logaddexp(0, -line) + (1 - y) * np.logaddexp(0, line))).sum(axis=-1)
+    # -log p = log(1 + exp(-line)), -log(1 - p) = line - log p
+    found: Floats = 2 * (n * (np.log1p(np.exp(-np.clip(line, -CLIP, CLIP))) + (1 - y) * line)).sum(axis=-1)
     return found
 
 

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from loadgen.probing import Prober, Promises
 
 Json = dict[str, Any]
+NOT_HERE = {
+    "num_requests": "its probes go by --duration",
+    "warmup": "--settle says what is left out of each probe",
+    "salt": "each probe has a new one, or the second would meet the first one's cache",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,10 +95,9 @@ def question_of(
 
     if args.range is None:
         raise UsageError("--range LOW:HIGH is needed: a search of unknown load has no bounded cost")
-    if getattr(args, "num_requests", None) is not None:
-        raise UsageError("a search's probes go by --duration, not by --num-requests")
-    if getattr(args, "warmup", None) is not None:
-        raise UsageError("a search leaves out what --settle says of each probe, not --warmup")
+    for name, instead in NOT_HERE.items():
+        if getattr(args, name, None) is not None:
+            raise UsageError(f"a search has no --{name.replace('_', '-')}: {instead}")
     low, high = parse_range(args.range, axis)
     if args.settle is not None:
         settle_s = seconds_of(parse_duration_ns(args.settle))
