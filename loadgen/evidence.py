@@ -40,8 +40,9 @@ class Question:
         return value if self.larger_is_harder else 1 / value
 
     def value(self, dose: float) -> float:
-        """The dose as a value."""
-        return dose if self.larger_is_harder else 1 / dose
+        """The dose as a value; a reciprocal of a whole number is whole again."""
+        value = dose if self.larger_is_harder else 1 / dose
+        return float(round(value)) if self.whole and abs(value - round(value)) < 1e-9 * value else value
 
     @property
     def doses(self) -> tuple[float, float]:

@@ -149,9 +149,10 @@ def _halve(question: Question, edge: Edge) -> Found:
 
 def _narrow(question: Question, spots: Sequence[Spot], edge: Edge, used: float) -> Found:
     low, high = _between(question, spots, edge)
-    if edge.dose is not None and _told(question, edge):
-        return "told"
     seconds = max(question.probe_s, GROWTH * used)
+    if edge.dose is not None and _told(question, edge):
+        unproved = _unproved(question, spots, edge)
+        return "told" if unproved is None else (unproved, seconds)
     untold = _nearest_untold(question, spots, edge)
     if untold is not None and low <= untold.dose <= high:
         return untold.dose, max(untold.seconds, question.probe_s)
@@ -164,10 +165,27 @@ def _narrow(question: Question, spots: Sequence[Spot], edge: Edge, used: float) 
     if question.whole and (untried := _untried(question, spots, edge, dose)) is not None:
         return untried, seconds
     if abs(near.dose - wanted) <= SAME * (high - low) or any(s.dose == dose for s in spots):
-        # the same value again adds runs, and with them the count of values stays: go round the places by time
-        least = min((s for s in spots if low <= s.dose <= high), key=lambda s: s.seconds, default=near)
+        # more of the same would leave the count of values, and so the place, as it is: the poorer neighbour gains
+        beside = [s for s in spots if s.dose <= wanted][-1:] + [s for s in spots if s.dose > wanted][:1]
+        least = min(beside, key=lambda s: s.seconds)
         return least.dose, max(seconds, min(least.seconds, used))
     return dose, seconds
+
+
+def _unproved(question: Question, spots: Sequence[Spot], edge: Edge) -> float | None:
+    """What must be run before the interval is believed: a line drawn across what nobody has run proves nothing.
+
+    Somewhere in it there must be a run; of whole numbers, at the answer and at the next harder one.
+    """
+    answer = _answer(question, edge, "told")
+    if not question.whole or answer.value is None or answer.low != answer.high:
+        low, high = edge.low or 0.0, edge.high or math.inf
+        is_run = edge.dose is None or any(low <= spot.dose <= high for spot in spots)
+        return None if is_run or edge.dose is None else question.snapped(edge.dose)
+    harder = answer.value + (1 if question.larger_is_harder else -1)
+    tried = {round(question.value(spot.dose)) for spot in spots}
+    wanted = (v for v in (answer.value, harder) if question.low <= v <= question.high and v not in tried)
+    return next((question.dose(v) for v in wanted), None)
 
 
 def _untried(question: Question, spots: Sequence[Spot], edge: Edge, wanted: float) -> float | None:

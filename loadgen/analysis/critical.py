@@ -11,7 +11,8 @@ t(k - 2) where k values scatter about the line more than their n_eff allow; phi 
 looks at its interval after every run and stops when it is narrow, which is when it is most likely to be too narrow.
 
 The line holds near c only. A point away from it may err by `BEND` of its distance in log odds, and weighs no more than
-that allows: two far points alone do not pretend to know what lies between them.
+that allows: two far points alone do not pretend to know what lies between them. The distance is that of a first fit,
+not the point's own: a weight must not depend on how the point happened to turn out.
 
 How many requests of a run are worth one independent request is estimated from the run too, and a run that happened to
 be spared looks less dependent than it is: taken at its word it would draw the line down. The worth is therefore
@@ -65,15 +66,16 @@ def find_critical(points: Sequence[Point], allowed: float, within: tuple[float, 
         return None
     candidates = np.linspace(*within, CRITICAL_STEPS)
     x, y = np.array([p.value for p in points]), np.array([p.share for p in points])
-    n = near_enough(y, np.array([p.n for p in points]) / smoothed(points), allowed)
+    n = np.array([p.n for p in points]) / smoothed(points)
     odds = np.log(allowed / (1 - allowed))
     scale = sum(within) / 2 if within[0] >= 0 else within[1] - within[0]
     line = (x[None, None, :] - candidates[:, None, None]) / scale * SLOPES[None, :, None] + odds
+    first = _deviance(line, y, n)
+    n = near_enough(line[np.unravel_index(first.argmin(), first.shape)], n, float(odds))
     deviance = _deviance(line, y, n)
     profile = deviance.min(axis=1)
     best = int(profile.argmin())
-    slope = int(deviance[best].argmin())
-    limit = _limit(1 / (1 + np.exp(-np.clip(line[best, slope], -CLIP, CLIP))), y, n)
+    limit = _limit(_share_at(line[best, int(deviance[best].argmin())]), y, n)
     inside = np.flatnonzero(profile <= profile[best] + limit)
     ends = int(inside[0]), int(inside[-1])
     return Critical(
@@ -83,11 +85,16 @@ def find_critical(points: Sequence[Point], allowed: float, within: tuple[float, 
     )
 
 
-def near_enough(share: Floats, n: Floats, allowed: float) -> Floats:
+def near_enough(line: Floats, n: Floats, odds: float) -> Floats:
     """*n*, at most what makes the standard error of the log odds, 1 / sqrt(n p (1 - p)), `BEND` of their distance."""
-    p = (share * n + 0.5) / (n + 1)
-    distance = BEND * np.abs(np.log(p / (1 - p)) - np.log(allowed / (1 - allowed)))
+    p = _share_at(line)
+    distance = BEND * np.abs(line - odds)
     return np.minimum(n, 1 / np.maximum(p * (1 - p) * distance**2, 1e-12))
+
+
+def _share_at(line: Floats) -> Floats:
+    found: Floats = 1 / (1 + np.exp(-np.clip(line, -CLIP, CLIP)))
+    return found
 
 
 def smoothed(points: Sequence[Point]) -> Floats:
@@ -109,7 +116,7 @@ def smoothed(points: Sequence[Point]) -> Floats:
 def _deviance(line: Floats, y: Floats, n: Floats) -> Floats:
     """-2 log likelihood of the shares under log odds *line*; summed over the last axis."""
     # -log p = log(1 + exp(-line)), -log(1 - p) = line - log p
-    found: Floats = 2 * (n * (np.log1p(np.exp(-np.clip(line, -CLIP, CLIP))) + (1 - y) * line)).sum(axis=-1)
+    found: Floats = 2 * (n * (np.logaddexp(0, -line) + (1 - y) * line)).sum(axis=-1)
     return found
 
 

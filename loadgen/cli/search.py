@@ -204,13 +204,14 @@ def output_directory(args: argparse.Namespace, word: str) -> Path:
 
 def conduct(axis: Axis, question: Question, prober: Prober, asked: Json) -> tuple[Json, Path]:
     """Go on from what the directory holds until there is an answer; (search.json's content, the directory)."""
-    from loadgen.report.search import read_search, runs_from_json, search_to_json, write_search
+    from loadgen.report.search import as_written, read_search, runs_from_json, search_to_json, write_search
     from loadgen.search import Answer, Next, next_run
 
     out = prober.out
     before = read_search(out)
     if before is None and (out / "plan.json").exists():
         raise UsageError(f"{out} already holds a run: choose another --out")
+    asked = as_written(asked)
     runs = runs_from_json(before, asked, out) if before is not None else []
     if runs:
         _say(f"going on from {len(runs)} finished probes in {out}")

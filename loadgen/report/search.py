@@ -85,6 +85,12 @@ def _run(row: Json) -> ProbeRun:
     return ProbeRun(**(row | {"evidence": Evidence(**evidence)}))
 
 
+def as_written(asked: Json) -> Json:
+    """As search.json will have it: to be compared with what it has."""
+    found: Json = orjson.loads(orjson.dumps(_plain(asked)))
+    return found
+
+
 def read_search(out: Path) -> Json | None:
     """search.json of the directory; None where there is none. Raises UsageError for one that cannot be read."""
     path = out / SEARCH_FILE
