@@ -15,7 +15,7 @@ from loadgen.analysis.confidence import due_ordered, gap_series
 from loadgen.analysis.goodput import meets_bounds
 from loadgen.analysis.keeping import Tally, tally, tally_weighted
 from loadgen.analysis.load import Run
-from loadgen.analysis.metrics import GENERATORS_OWN, durations_ns, mean_icl_ns, mean_itl_ns
+from loadgen.analysis.metrics import asked_of_endpoint, durations_ns, mean_icl_ns, mean_itl_ns
 from loadgen.analysis.rows import Mask
 from loadgen.errors import UsageError
 from loadgen.record import Outcome
@@ -47,7 +47,7 @@ def tallies_of(
 ) -> dict[str, Tally]:
     """The tally of every promise in the run, by the objective's own words."""
     rows = run.rows
-    asked = run.measured & rows.has("due_ns") & ~rows.outcome(*GENERATORS_OWN)
+    asked = run.measured & rows.has("due_ns") & asked_of_endpoint(rows)
     found = {o.text: _gate(run, asked, o) for o in objectives if o.quantile is not None}
     if any(o.quantile is None for o in objectives):
         found |= _attainment(run, asked, objectives, 1 - attainment)

@@ -131,7 +131,7 @@ def promises_of(args: argparse.Namespace, plan: Plan) -> Promises:
     from loadgen.probing import Promises
     from loadgen.slo import parse_objectives
 
-    objectives, attainment = parse_objectives(plan.slo), share("--attainment", args.attainment)
+    objectives, attainment = parse_objectives(plan.objectives), share("--attainment", args.attainment)
     check_objectives(objectives, attainment, plan.max_error_rate)
     return Promises(objectives, attainment, plan.max_error_rate)
 

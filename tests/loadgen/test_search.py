@@ -23,7 +23,9 @@ def probe_of(share_at, per_second=20, seed=0):
     def probe(value, seconds):
         n = int(per_second * seconds)
         broken = (rng.random(n) < share_at(value)).astype(float)
-        return Evidence({"p": tally(broken + rng.uniform(0.9, 1.1, n), broken, ALLOWED)}, requests=n, tokens=n)
+        return Evidence(
+            {"p": tally(broken + rng.uniform(0.9, 1.1, n), broken, ALLOWED)}, requests=n, tokens=n
+        )
 
     return probe
 
@@ -154,7 +156,9 @@ def test_what_the_generator_cannot_send_is_not_held_against_the_endpoint():
     good = probe_of(lambda _: 0.001)
 
     def probe(value, seconds):
-        return good(value, seconds) if value < 10 else replace(good(value, seconds), why_not=("lag p99 31 ms",))
+        return (
+            good(value, seconds) if value < 10 else replace(good(value, seconds), why_not=("lag p99 31 ms",))
+        )
 
     answer, runs = search(Question(1, 64, probe_s=60, budget_s=3000), probe)
     assert answer.reason == "generator"

@@ -11,7 +11,7 @@ from tests.loadgen import program
 
 NOISY = Path(program.__file__).with_name("noisy_machine.toml")
 MODEL = ("--arrival", "poisson", "--output-len", 4, "--input-len", 16, "--max-num-seqs", 2, "--decode-ms", 20)
-SHORT = ("--duration", "40s", "--settle", "2s", "--quiet")
+SHORT = ("--duration", "20s", "--settle", "1s", "--quiet")
 
 
 def whatif(*words):
@@ -25,7 +25,7 @@ def read(directory):
 def test_the_highest_rate_is_found_on_the_model_and_its_probes_are_ordinary_runs(tmp_path, capsys):
     out = tmp_path / "s"
     words = (*MODEL, "--search", "rate", "--range", "4:64", "--slo", "ttft@p90=200ms", *SHORT)
-    assert whatif(*words, "--tolerance", "20%", "--out", out) == 0
+    assert whatif(*words, "--tolerance", "40%", "--out", out) == 0
     text = capsys.readouterr().out
     assert text.startswith("SIMULATED")
     found = read(out)
@@ -40,7 +40,7 @@ def test_the_highest_rate_is_found_on_the_model_and_its_probes_are_ordinary_runs
     first = load_run(out / probes[0])
     assert first.document["simulated"] is True
     assert first.options["request_rate"] == 4
-    assert first.options["warmup_ns"] == 2_000_000_000
+    assert first.options["warmup_ns"] == 1_000_000_000
     seeds = [load_run(out / name).options["seed"] for name in probes]
     assert len(set(seeds)) == len(seeds)
     assert found["cost"]["requests"] == sum(run["evidence"]["requests"] for run in found["runs"])
@@ -50,12 +50,12 @@ def test_the_highest_rate_is_found_on_the_model_and_its_probes_are_ordinary_runs
 def test_the_same_command_goes_on_and_another_question_is_refused(tmp_path, capsys):
     out = tmp_path / "s"
     words = (*MODEL, "--search", "rate", "--range", "4:64", "--slo", "ttft@p90=200ms", *SHORT, "--out", out)
-    assert whatif(*words, "--budget", "130s") == 0
+    assert whatif(*words, "--budget", "65s") == 0
     before = read(out)
     assert before["answer"]["reason"] == "budget"
     assert "the budget gave out" in before["why_not"][0]
     kept = {run["name"]: run for run in before["runs"]}
-    assert whatif(*words, "--budget", "400s", "--json") == 0
+    assert whatif(*words, "--budget", "150s", "--json") == 0
     capsys.readouterr()
     after = read(out)
     assert len(after["runs"]) > len(kept)
@@ -66,7 +66,7 @@ def test_the_same_command_goes_on_and_another_question_is_refused(tmp_path, caps
 
 def test_the_fewest_replicas_for_a_trace_are_those_whose_every_neighbour_below_misses(tmp_path, capsys):
     trace = tmp_path / "t.csv"
-    lines = [f"2023-11-16 18:15:{i // 40:02d}.{25 * (i % 40):03d}0000,16,4" for i in range(1200)]
+    lines = [f"2023-11-16 18:15:{i // 40:02d}.{25 * (i % 40):03d}0000,16,4" for i in range(400)]
     trace.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]))
     load = ("--trace", trace, "--max-num-seqs", 2, "--decode-ms", 20, "--slo", "ttft@p90=150ms")
     assert whatif(*load, "--search", "replicas", "--range", "1:16", "--out", tmp_path / "s", "--json") == 0
@@ -92,8 +92,31 @@ def test_a_sweep_over_gpu_and_precision_changes_the_preset(tmp_path, capsys):
 def test_a_search_of_an_endpoint_states_its_cost_sends_finds_that_nothing_keeps_and_goes_on(tmp_path):
     out = tmp_path / "s"
     with program.simulator("--prefill-tokens-per-s", 1_000_000, "--decode-ms", 1) as url:
-        words = ("search", "rate", "--base-url", url, "--range", "30:60", "--slo", "ttft@p99=0.001ms", "--plan", NOISY)
-        words += ("--duration", "1s", "--settle", "0.2s", "--budget", "10s", "--output-len", 2, "--quiet", "--out", out)
+        words = (
+            "search",
+            "rate",
+            "--base-url",
+            url,
+            "--range",
+            "30:60",
+            "--slo",
+            "ttft@p99=0.001ms",
+            "--plan",
+            NOISY,
+        )
+        words += (
+            "--duration",
+            "1s",
+            "--settle",
+            "0.2s",
+            "--budget",
+            "10s",
+            "--output-len",
+            2,
+            "--quiet",
+            "--out",
+            out,
+        )
         done = program.run(*words)
     assert done.returncode == 1, done.stderr
     assert "loadgen: at most 10 s" in done.stderr
@@ -132,7 +155,21 @@ def test_what_cannot_be_searched_gets_one_line_and_sends_nothing(words, said, tm
 
 
 def test_a_dry_run_says_what_it_may_cost(capsys):
-    words = ["search", "rate", "--range", "1:10", "--slo", "ttft@p95=1s", "--arrival", "constant", "--budget", "600s"]
+    words = [
+        "search",
+        "rate",
+        "--range",
+        "1:10",
+        "--slo",
+        "ttft@p95=1s",
+        "--arrival",
+        "constant",
+        "--budget",
+        "600s",
+    ]
     assert main([*words, "--input-len", "100", "--output-len", "10", "--dry-run"]) == 0
     # 65 s (5 to settle) at 10/s are 650 requests of 110 tokens, ten times
-    assert "at most 600 s and the last probe's drain, 6,500 requests and 715,000 tokens" in capsys.readouterr().err
+    assert (
+        "at most 600 s and the last probe's drain, 6,500 requests and 715,000 tokens"
+        in capsys.readouterr().err
+    )
