@@ -41,7 +41,7 @@ def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
         print(f"loadgen: warning: {prepared.warning}", file=sys.stderr)
     collectors = collect(prepared)
     runner = local_runner(prepared)
-    handle_signals([prepared])
+    handlers = handle_signals([prepared])
     progress = _progress(prepared) if show_progress else None
     watcher = gevent.spawn(progress.follow) if progress else None
     runner.start(1, spawn_rate=1)
@@ -54,6 +54,8 @@ def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
             progress.close()
         if collectors is not None:
             collectors.stop()
+        for handler in handlers:  # another run may follow in this process: it has handlers of its own
+            handler.cancel()
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if prepared.failure is not None:
         raise prepared.failure
@@ -88,7 +90,7 @@ def collect(prepared: Prepared) -> Collectors | None:
     return collectors
 
 
-def handle_signals(runs: Sequence[Prepared]) -> None:
+def handle_signals(runs: Sequence[Prepared]) -> list[Any]:
     """The first Ctrl-C drains and reports, the second stops at once with what is on disk."""
     asked = 0
 
@@ -104,5 +106,4 @@ def handle_signals(runs: Sequence[Prepared]) -> None:
             print(f"\nloadgen: stopped; what is on disk: {where}", file=sys.stderr)
             os._exit(130)
 
-    gevent.signal_handler(signal.SIGINT, interrupt)
-    gevent.signal_handler(signal.SIGTERM, interrupt)
+    return [gevent.signal_handler(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)]
