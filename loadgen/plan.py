@@ -61,7 +61,11 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    base_url: str | None = _option(None, "the endpoint's root (a trailing /v1 is accepted)", group=TARGET)
+    base_url: str | None = _option(
+        None,
+        "the endpoint's root (a trailing /v1 is accepted); several in run: one schedule to all at the same time",
+        group=TARGET,
+    )
     endpoint: str = _option(
         "chat", "what to ask: chat, completions; with grpc://: kserve, vllm-grpc, method", group=TARGET
     )

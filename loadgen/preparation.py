@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import secrets
 import time
 from collections.abc import Callable
@@ -60,6 +62,8 @@ class Prepared:
     warning: str | None = None
     """What this machine's calibration says against the plan."""
     failure: Exception | None = None
+    agree_t0: Callable[[], int] | None = None
+    """Where several runs start on one instant 0: waits for the others and returns it."""
     over: Event = field(default_factory=Event)
 
     def run(self, on_record: Callable[[Record], None]) -> None:
@@ -67,7 +71,7 @@ class Prepared:
         engine = self.engine
         engine.on_record = on_record
         engine.warm_up()
-        t0_ns = time.monotonic_ns() + LEAD_NS
+        t0_ns = time.monotonic_ns() + LEAD_NS if self.agree_t0 is None else self.agree_t0()
         write_plan(self.directory, {**self.content, "t0_ns": t0_ns})
         kept = {name: self.content[name] for name in ("run_id", "digest")}
         anchor = self.content["anchors"]["0"]
@@ -127,30 +131,29 @@ def carried_joints(plan: Plan, dialect: Dialect | GrpcDialect) -> tuple[bytes, b
     return dialect.joints
 
 
-def check_targets(plan: Plan, targets: list[TargetPlan]) -> None:
-    """Refuse a run without a target, without consent or without a load."""
-    for target in targets:
-        if target.plan.base_url is None:
-            raise UsageError("no endpoint: name one with --base-url")
-        dialect_of(target.plan)
-    own = own_urls(plan)
-    check_consent(plan, [str(target.plan.base_url) for target in targets] + own)
-    if plan.carry_answers and len(targets) > 1:
-        raise UsageError("--carry-answers goes with one endpoint")
-    if own and (plan.target or str(plan.base_url).startswith("grpc")):
-        raise UsageError("a class's base_url goes with an HTTP --base-url, not with --target or gRPC")
-    if plan.trace is None and plan.arrival is None and plan.concurrency is None:
-        raise UsageError("no load: name a --trace, an --arrival model or a --concurrency")
-
-
-def check_consent(plan: Plan, urls: list[str]) -> None:
-    """Refuse to send at a machine that nobody has said is theirs."""
-    far = [url for url in urls if not is_loopback(url)]
+def check_consent(plan: Plan) -> None:
+    """Refuse to send without a target, or at a machine that nobody has said is theirs."""
+    if plan.base_url is None:
+        raise UsageError("no endpoint: name one with --base-url")
+    far = [url for url in (plan.base_url, *own_urls(plan)) if not is_loopback(url)]
     if far and not plan.i_own_this_endpoint:
         raise UsageError(
             f"{far[0]} is not on this machine: a load test can take it down. "
             "Say --i-own-this-endpoint if it is yours to test"
         )
+
+
+def check_targets(plan: Plan, targets: list[TargetPlan]) -> None:
+    """Refuse a run that has no target, no consent or no load, or endpoints that do not go together."""
+    for target in targets:
+        check_consent(target.plan)
+        dialect_of(target.plan)
+    if plan.carry_answers and len(targets) > 1:
+        raise UsageError("--carry-answers goes with one endpoint")
+    if own_urls(plan) and (plan.target or str(plan.base_url).startswith("grpc")):
+        raise UsageError("a class's base_url goes with an HTTP --base-url, not with --target or gRPC")
+    if plan.trace is None and plan.arrival is None and plan.concurrency is None:
+        raise UsageError("no load: name a --trace, an --arrival model or a --concurrency")
 
 
 def request_headers(plan: Plan, key: str | None) -> dict[str, str]:
@@ -258,8 +261,16 @@ def open_endpoints(
     )
 
 
+def raise_open_files() -> None:
+    """As many descriptors as this process may have: each request in flight is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # a hard limit that is more than the kernel lets one have
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def prepare(plan: Plan) -> Prepared:
     """Everything before the first byte of load: raises LoadgenError or TraceError, and leaves no half run then."""
+    raise_open_files()
     targets = targets_of(plan)
     check_targets(plan, targets)
     key = api_key(plan)

@@ -133,7 +133,7 @@ class Connection(Link):
         assert exchange is not None
         exchange.status = self._parser.get_status_code()
         if not self._out and 200 <= exchange.status < 300:
-            exchange.payload = b""  # it will not be sent again, and may be long
+            exchange.payload = b""  # it may be long, and only what is refused may be sent again
         exchange.record.headers_ns = self._stamp_ns
         if self._source is ClockSource.LOOP:
             exchange.record.clock = ClockSource.LOOP
