@@ -210,7 +210,7 @@ def print_search(content: Mapping[str, Any], file: TextIO) -> None:
     for row in content["curve"]:
         figures = [
             number(row["figures"].get(name))
-            for name in ("p95_ttft_ms", "p95_e2el_ms", "request_throughput", "output_throughput")
+            for name in ("p95_ttft_ms", "p95_e2e_ms", "request_throughput", "output_throughput")
         ]
         table.add_row(
             _figure(row["value"]),
