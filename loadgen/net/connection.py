@@ -263,10 +263,8 @@ class Connection:
             if self._whole:
                 self._answered()
             elif self._bodies:
-                if (
-                    self._bodied and self._reads is not None
-                ):  # an answer's first and last reads bring several anyway
-                    self._reads.count(self._bodies)
+                if self._bodies > 1 and self._bodied and self._reads is not None:
+                    self._reads.coalesced()  # an answer's first and last reads bring several anyway
                 self._bodied = True
 
     # httptools calls these while it is fed.
@@ -283,8 +281,8 @@ class Connection:
         exchange = self.exchange
         assert exchange is not None
         exchange.status = self._parser.get_status_code()
-        if not self._out:
-            exchange.payload = b""  # it will not be sent again, and may be long
+        if not self._out and 200 <= exchange.status < 300:
+            exchange.payload = b""  # it may be long, and is sent again only where it is refused
         exchange.record.headers_ns = self._stamp_ns
         if self._source is ClockSource.LOOP:
             exchange.record.clock = ClockSource.LOOP
