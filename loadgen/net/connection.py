@@ -53,8 +53,8 @@ class Connection:
     """A socket that serves one exchange at a time and belongs to a *keeper*."""
 
     __slots__ = (
-        "_bodied", "_bodies", "_body", "_closed", "_framed", "_heard", "_keeper", "_kept", "_lasting",
-        "_out", "_parser", "_reader", "_reads", "_recvmsg", "_source", "_stamp_ns", "_stamps", "_tls",
+        "_bodied", "_bodies", "_body", "_closed", "_framed", "_heard", "_instant", "_keeper", "_kept", "_lasting",
+        "_out", "_parser", "_reader", "_reads", "_recvmsg", "_source", "_stamp_ns", "_tls",
         "_whole", "_writer", "connect_end_ns", "connect_start_ns", "exchange", "idle_since_ns", "served",
         "sock", "target", "tls_end_ns",
     )  # fmt: skip
@@ -72,7 +72,7 @@ class Connection:
         self.connect_end_ns: int | None = None
         self.tls_end_ns: int | None = None
         self.sock: socket.socket | None = None
-        self._stamps = stamps
+        self._instant = stamps.instant
         self._tls: TlsLayer | None = None
         self._out = NOTHING
         self._closed = self._whole = self._framed = self._heard = self._lasting = self._bodied = False
@@ -213,7 +213,7 @@ class Connection:
             self._stamp_ns, self._source = now_ns(), ClockSource.LOOP  # a reset brings no stamp
             self._lost(os.strerror(error.errno or 0).lower())
             return True
-        self._stamp_ns, self._source = self._stamps.instant(ancillary)
+        self._stamp_ns, self._source = self._instant(ancillary)
         if self._tls is not None:
             return self._received_tls(data)
         if data:

@@ -2,9 +2,9 @@
 
     python -m tests.bench.client_limits [core] [bodies] [streams] [--repeats 3] [--cores 0,1] [--truth-server PROGRAM]
 
-``core``: 400 and 800 requests/s of 64 chunks on one core. ``bodies``: the CPU that prompts of 64K tokens add to a request,
-against the bare cost of sending as many bytes over the same loopback. ``streams``: 10,000 requests in flight at
-once, and the resident bytes that each of them takes. Prints Markdown.
+``core``: 400 and 800 requests/s of 64 chunks on one core. ``bodies``: the CPU that prompts of 64K tokens add to a
+request, against the bare cost of sending as many bytes over the same loopback. ``streams``: 10,000 requests in flight
+at once, and the resident bytes that each of them takes. Prints Markdown.
 """
 
 from __future__ import annotations
