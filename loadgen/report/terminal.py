@@ -112,6 +112,8 @@ def _verdicts(console: Console, summary: Json) -> None:
     for gate in summary["gates"]:
         word = Text("PASS", "bold green") if gate["passed"] else Text("FAIL", "bold red")
         console.print(word, escape(gate["gate"]), _gate_figure(gate))
+    if summary.get("limits"):
+        console.print(escape(limit_words(summary["limits"])))
     console.print()
 
 
@@ -286,6 +288,20 @@ def steady_words(summary: Json) -> list[str]:
             " its figures are of this course of load, not of a steady state"
         )
     return found
+
+
+def limit_words(limits: list[Json] | None) -> str:
+    """What bound the endpoint, from the correlation; that it cannot be said without samples of its machine."""
+    if not limits:
+        return "What limits the endpoint cannot be said without samples of its machine"
+    slowest = max(limits, key=lambda one: one["ttft_p95_ms"] or 0)
+    if len(limits) == 1:
+        return f"What limits: {slowest['sentence']}"
+    where = f"{number(slowest['from_s'])} to {number(slowest['to_s'])} s"
+    same = sum(one["by"] == slowest["by"] for one in limits)
+    word = "the same limit" if slowest["by"] else "no limit that was measured"
+    parts = f"{word} in {same} of {len(limits)} parts"
+    return f"What limits, where it was slowest ({where}): {slowest['sentence']} ({parts})"
 
 
 def number(value: float | None) -> str:
