@@ -33,10 +33,10 @@ METHOD_NOTES = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """The run in words: a heading, whether it is good news, and what supports it."""
+    """The run in words: a heading, whether that is good or bad news or a warning (``warn``), and what supports it."""
 
     head: str
-    good: bool
+    kind: str
     lines: tuple[str, ...]
 
 
@@ -72,7 +72,8 @@ def verdict_words(summary: Json) -> Verdict:
     )
     lines += steady_words(summary)
     lines.append(limit_words(summary.get("limits")))
-    return Verdict(head, validity["valid"] is not False and not failed, tuple(lines))
+    kind = "bad" if validity["valid"] is False or failed else "warn" if validity["valid"] is None else "good"
+    return Verdict(head, kind, tuple(lines))
 
 
 def caption_of_time(summary: Json) -> str:
