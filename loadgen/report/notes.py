@@ -18,6 +18,11 @@ METHOD_NOTES = (
     "ICL is the gap between two chunks (vLLM calls it ITL); ITL divides it by the tokens the chunk carries"
     " and counts it once a token.",
     "lag = taken - due - held is the generator's own lateness and alone judges validity.",
+    "Inversion: a less urgent request starts service while a more urgent one, sent to the same endpoint already,"
+    " still waits. Service starts at sent + the server's queue time where it says one, else, estimated, at the"
+    " first token less the prefill time fitted on prompt length. What an urgent request lost counts from the first"
+    " start that passed it over to its own.",
+    "Requests whose client left as planned are no failures, and count in no service level.",
     "Quantiles are exact, interpolated between order statistics (numpy's default). Failures: a second series"
     " counts every failed request as infinitely slow; rows the generator did not send or lost are left out.",
     "Intervals (95 %): non-overlapping block bootstrap in due order, blocks of at least 5 autocorrelation"
