@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -22,6 +23,7 @@ from loadgen.report.terminal import console_for, number, show, table_of
 
 Json = dict[str, Any]
 STYLES = {"better": "green", "worse": "bold red", "same": "", "cannot tell": "dim"}
+MARKS = {"better": "+", "worse": "!", "same": "=", "cannot tell": "?"}
 UNITS = {(True, False): "ms", (False, False): "1/s", (False, True): "ratio"}
 """Of a latency, of a rate, of a share."""
 CACHED_APART = 0.1
@@ -139,8 +141,27 @@ def print_comparison(comparison: Json, file: TextIO) -> None:
     console = console_for(file)
     for line in comparison["invalid"]:
         console.print(Text("INVALID", "bold red"), escape(line))
+    if len(comparison["comparisons"]) > 1:
+        _print_all(console, comparison)
     for compared in comparison["comparisons"]:
         _print_one(console, comparison["baseline"], compared)
+
+
+def _print_all(console: Console, comparison: Json) -> None:
+    """Every run in one table: the first as it is, the others with a mark for the verdict against it."""
+    each = comparison["comparisons"]
+    letters = ascii_uppercase[1 : 1 + len(each)]
+    table = table_of(("", "A", *letters))
+    for name in dict.fromkeys(name for compared in each for name in compared["metrics"]):
+        found = [compared["metrics"].get(name) for compared in each]
+        first = next(d for d in found if d is not None)
+        cells = ["-" if d is None else f"{number(d['b'])} {MARKS[d['verdict']]}" for d in found]
+        table.add_row(_titled(name, first["unit"]), number(first["a"]), *cells)
+    for letter, path in zip("A" + letters, (comparison["baseline"], *(c["run"] for c in each)), strict=True):
+        console.print(f"{letter} {escape(path)}")
+    marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
+    show(console, f"All against A ({marks})", table)
+    console.print()
 
 
 def _print_one(console: Console, baseline: str, compared: Json) -> None:
