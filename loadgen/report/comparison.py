@@ -143,8 +143,8 @@ def print_comparison(comparison: Json, file: TextIO) -> None:
         console.print(Text("INVALID", "bold red"), escape(line))
     if len(comparison["comparisons"]) > 1:
         _print_all(console, comparison)
-    for compared in comparison["comparisons"]:
-        _print_one(console, comparison["baseline"], compared)
+    for letter, compared in zip(ascii_uppercase[1:], comparison["comparisons"], strict=False):
+        _print_one(console, comparison["baseline"], (letter, compared))
 
 
 def _print_all(console: Console, comparison: Json) -> None:
@@ -164,16 +164,17 @@ def _print_all(console: Console, comparison: Json) -> None:
     console.print()
 
 
-def _print_one(console: Console, baseline: str, compared: Json) -> None:
-    table = table_of(("", "A", "B", "change", "95 % interval", "verdict"))
+def _print_one(console: Console, baseline: str, other: tuple[str, Json]) -> None:
+    letter, compared = other
+    table = table_of(("", "A", letter, "change", "95 % interval", "verdict"))
     for name, d in compared["metrics"].items():
         shown = Text(d["verdict"], STYLES[d["verdict"]])
         change = "-" if d["change"] is None else _percent(d["change"])
         table.add_row(_titled(name, d["unit"]), number(d["a"]), number(d["b"]), change, _span(d), shown)
     console.print(f"A {escape(baseline)}")
     how = "paired by schedule row" if compared["paired"] else "not one schedule: compared in blocks of each"
-    console.print(f"B {escape(compared['run'])} ({how})")
-    show(console, f"B against A: {compared['verdict']}", table)
+    console.print(f"{letter} {escape(compared['run'])} ({how})")
+    show(console, f"{letter} against A: {compared['verdict']}", table)
     for warning in compared["warnings"]:
         console.print(f"note: {escape(warning)}")
     console.print()
