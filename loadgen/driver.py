@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gevent
 
@@ -19,8 +19,9 @@ from loadgen.collect import Collectors, start_collectors
 from loadgen.errors import UsageError
 from loadgen.plan import Plan
 from loadgen.preparation import Prepared, prepare
-from loadgen.progress import Progress
-from loadgen.report.summary import write_reports
+
+if TYPE_CHECKING:
+    from loadgen.progress import Progress
 
 SIDECAR_WAIT_S = 5.0
 
@@ -40,8 +41,8 @@ def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
         print(f"loadgen: warning: {prepared.warning}", file=sys.stderr)
     collectors = collect(prepared)
     runner = local_runner(prepared)
-    handle_signals([prepared])
-    progress = Progress(prepared, sys.stderr) if show_progress else None
+    handlers = handle_signals([prepared])
+    progress = _progress(prepared) if show_progress else None
     watcher = gevent.spawn(progress.follow) if progress else None
     runner.start(1, spawn_rate=1)
     try:
@@ -53,10 +54,20 @@ def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
             progress.close()
         if collectors is not None:
             collectors.stop()
+        for handler in handlers:  # another run may follow in this process: it has handlers of its own
+            handler.cancel()
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if prepared.failure is not None:
         raise prepared.failure
+    from loadgen.report.summary import write_reports  # late: it would delay the first request
+
     return Driven(write_reports(prepared.directory), prepared.directory)
+
+
+def _progress(prepared: Prepared) -> Progress:
+    from loadgen.progress import Progress
+
+    return Progress(prepared, sys.stderr)
 
 
 def collect(prepared: Prepared) -> Collectors | None:
@@ -79,7 +90,7 @@ def collect(prepared: Prepared) -> Collectors | None:
     return collectors
 
 
-def handle_signals(runs: Sequence[Prepared]) -> None:
+def handle_signals(runs: Sequence[Prepared]) -> list[Any]:
     """The first Ctrl-C drains and reports, the second stops at once with what is on disk."""
     asked = 0
 
@@ -95,5 +106,4 @@ def handle_signals(runs: Sequence[Prepared]) -> None:
             print(f"\nloadgen: stopped; what is on disk: {where}", file=sys.stderr)
             os._exit(130)
 
-    gevent.signal_handler(signal.SIGINT, interrupt)
-    gevent.signal_handler(signal.SIGTERM, interrupt)
+    return [gevent.signal_handler(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)]

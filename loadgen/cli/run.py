@@ -135,6 +135,11 @@ def dry_run(plan: Plan, *, as_json: bool) -> int:
     print(f"requests        {described['requests']:,}")
     print(f"input tokens    {described['input_tokens']:,}")
     print(f"output tokens   {described['output_tokens']:,} at most")
+    prompts = described["prompts"]
+    print(
+        f"prompts         {prompts['distinct']:,} distinct, {prompts['shared_prefix_ratio']:.1%}"
+        " of the input tokens are a prefix that came before"
+    )
     if not schedule.closed:
         rate = described["rate_per_s"]
         print(f"duration        {format_ns(described['span_ns'])}")

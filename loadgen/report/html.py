@@ -16,6 +16,7 @@ from loadgen.analysis.load import Run
 from loadgen.analysis.machine import Machine
 from loadgen.analysis.views import chart_data
 from loadgen.report.classes import priority_section
+from loadgen.report.endpoints import endpoint_titles
 from loadgen.report.machine import machine_charts, machine_sections
 from loadgen.report.markup import (
     asset,
@@ -176,6 +177,9 @@ def _latency(summary: Json, charts: Json) -> str:
     parts += [
         _latency_table(f"Class {name}, ms (95 % interval)", block["metrics"])
         for name, block in summary["classes"].items()
+    ]
+    parts += [
+        _latency_table(f"{title} (95 % interval)", metrics) for title, metrics in endpoint_titles(summary)
     ]
     failing = _failing_table(summary["metrics"])
     ecdf = figure("chart-ecdf", "Cumulative distribution of latency", caption)

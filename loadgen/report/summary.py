@@ -45,6 +45,7 @@ from loadgen.analysis.validity import Validity, judge
 from loadgen.errors import ExitCode, UsageError
 from loadgen.record import Outcome
 from loadgen.report.classes import priority_block
+from loadgen.report.endpoints import endpoint_blocks
 from loadgen.report.figures import (
     figures,
     good,
@@ -152,6 +153,7 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
             "objectives": [o.text for o in objectives],
             "gates": _gates(run, objectives, outcomes),
             "classes": _classes(run, objectives, met, quantiles, throughput["measured"]["duration_s"]),
+            "endpoints": endpoint_blocks(run, quantiles, throughput["measured"]["duration_s"]),
             "priority": priority_block(run, met, has_bounds=any(not o.is_gate for o in objectives)),
         }
     )

@@ -10,6 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from loadgen.report.endpoints import endpoint_titles
+
 Json = dict[str, Any]
 SIMULATED = "an engine model in virtual time answered; no endpoint was asked"
 NARROW = 80
@@ -40,6 +42,9 @@ def print_report(summary: Json, file: TextIO, percentiles: Sequence[float] = (50
     _with_failures(console, summary["metrics"], percentiles)
     _throughput(console, summary)
     _classes(console, summary, percentiles)
+    for title, metrics in endpoint_titles(summary):
+        _latency(console, escape(title), metrics, percentiles)
+        console.print()
     if summary.get("priority"):
         from loadgen.report.classes import print_priority
 
