@@ -62,6 +62,13 @@ class Dispatcher:
         self.dispatched = 0
         self.in_flight = 0
         self.stopped: str | None = None
+        self.more_may_come = False
+        """Rows of a lost worker may still come to this one: it is not at its end when its own are sent."""
+        self.accounts_for_rest = True
+        """Whether `stop` settles every row not yet taken. In a cluster the master does: they may be others' by then."""
+        self._permit_ns: int | None = None
+        self._unpermitted: deque[tuple[Request, int]] = deque()
+        self._wanted_permit = False
 
     @property
     def finished(self) -> bool:
@@ -71,10 +78,13 @@ class Dispatcher:
     @property
     def all_sent(self) -> bool:
         """Whether no row is left to send."""
-        if self.stopped is not None:
-            return True
-        parked = self._held or self._later or self._turns_waiting
-        return not parked and self._queue.peek() is None
+        return self.stopped is not None or not (self.more_may_come or self.has_rows)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is a row that was not taken yet."""
+        parked = self._held or self._later or self._turns_waiting or self._unpermitted
+        return bool(parked) or self._queue.peek() is not None
 
     def start(self, t0_ns: int) -> None:
         """Begin: slots of a closed loop are released at *t0_ns*, open-loop rows carry their own instants."""
@@ -87,8 +97,31 @@ class Dispatcher:
     def _closed(self) -> bool:
         return self._caps.concurrency is not None
 
+    # A worker of a cluster sends only while its lease lasts.
+
+    def permit(self, until_ns: int) -> None:
+        """Nothing is sent at *until_ns* or later, until this is called again; without any call there is no limit."""
+        self._permit_ns = until_ns
+        if self._wanted_permit and self.permitted():
+            self._wanted_permit = False
+            while self._unpermitted and self.stopped is None:
+                self._take(*self._unpermitted.popleft())
+            self._wake()
+
+    def permitted(self) -> bool:
+        """Whether a request may be sent at this moment."""
+        if self._permit_ns is None or self._clock.now_ns() < self._permit_ns:
+            return True
+        self._wanted_permit = True
+        return False
+
+    def rows_came(self) -> None:
+        """The queue holds rows that it did not hold before: look at it again."""
+        if self.stopped is None:
+            self._wake()
+
     def _wake(self) -> None:
-        if self.stopped is not None:
+        if self.stopped is not None or not self.permitted():
             return
         self._send_turns()
         while self._empty_slots:
@@ -196,6 +229,9 @@ class Dispatcher:
             self._take(request)
 
     def _take(self, request: Request, held_ns: int = 0) -> None:
+        if not self.permitted():
+            self._unpermitted.append((request, held_ns))
+            return
         self.in_flight += 1
         self.dispatched += 1
         request.record.held_ns = held_ns
@@ -260,7 +296,11 @@ class Dispatcher:
         self.stopped = reason
         self._timer.stop()
         self._end.stop()
-        parked = [request for request, _ in self._held] + [request for _, _, request in self._later]
+        if not self.accounts_for_rest:
+            self._queue.drop()
+            return
+        parked = [request for request, _ in (*self._held, *self._unpermitted)]
+        parked += [request for _, _, request in self._later]
         parked += [request for session in self._sessions.values() for request in session.waiting]
         for request in parked:
             self._give_up(request.record, reason)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Literal, Protocol
@@ -181,6 +181,10 @@ class RenderedAhead:
         if row is None:
             self.exhausted = True
             return False
+        self._place(row)
+        return True
+
+    def _place(self, row: ScheduleRow) -> None:
         record = new_record(row, self._run_id)
         record.due_ns += self._t0_ns
         request = Request(record, b"", row.think_ns, row, row.last)
@@ -188,7 +192,6 @@ class RenderedAhead:
             self.complete(request)
             self._bytes += len(request.payload)
         self._ready.append(request)
-        return True
 
     def _follows(self, row: ScheduleRow) -> bool:
         """Whether the row is a later turn that is to be rendered later."""
@@ -239,6 +242,22 @@ class RenderedAhead:
             self._ready.popleft()
             self._bytes -= len(request.payload)
         return request
+
+    def insert(self, rows: Iterable[ScheduleRow]) -> None:
+        """Put rows that have come to this shard later into their places by due instant."""
+        waiting, self._ready = self._ready, deque()
+        for row in rows:
+            self._place(row)
+        # The sort is stable: the turns of a session that stands together stay so.
+        self._ready = deque(sorted((*waiting, *self._ready), key=lambda request: request.record.due_ns))
+
+    def drop(self) -> None:
+        """Forget all rows not yet taken: somebody else accounts for them."""
+        self._ready.clear()
+        self._soon.clear()
+        self._bytes = 0
+        self._rows = iter(())
+        self.exhausted = True
 
     def abandon(self) -> Iterator[Record]:
         """The records of all rows not yet taken, unrendered ones included; afterwards nothing is left."""
