@@ -35,7 +35,7 @@ class Driven:
 def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
     """Prepare, run and report. Raises LoadgenError or TraceError before anything is sent."""
     prepared = prepare(plan)
-    collectors = _collect(prepared)
+    collectors = collect_samples(plan, prepared.directory)
     runner = local_runner(prepared)
     _handle_signals(prepared)
     progress = Progress(prepared, sys.stderr) if show_progress else None
@@ -56,15 +56,14 @@ def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
     return Driven(write_reports(prepared.directory), prepared.directory)
 
 
-def _collect(prepared: Prepared) -> Collectors | None:
+def collect_samples(plan: Plan, directory: Path) -> Collectors | None:
     """Subscribe to the plan's agents, in a process of its own: a gRPC call here would stop Locust's loop."""
-    plan = prepared.plan
     if not plan.sidecar:
         return None
     token, ca = plan.sidecar_token_file, plan.sidecar_tls_ca
     try:
         collectors = start_collectors(
-            prepared.directory,
+            directory,
             plan.sidecar,
             token_file=str(token) if token else None,
             tls_ca=str(ca) if ca else None,

@@ -10,7 +10,7 @@ import gc
 import resource
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from loadgen.net.stamps import StampClock, open_stamped_socket
 from loadgen.net.timer import LoopTimer, lower_timer_slack
 from loadgen.prompts import RenderedAhead, Request
 from loadgen.record import Outcome, Record
+from loadgen.schedule import ScheduleRow
 from loadgen.spool import Spool
 
 TIMEOUT_TICK_S = 0.05
@@ -50,6 +51,8 @@ class EngineOptions:
     breaker: Breaker
     on_answer_text: Callable[[Record, str], None] | None = None
     """Told what a session's turn was answered, before its next turn may go."""
+    refresh_key: Callable[[], None] = lambda: None
+    """Called each second: the endpoint's key may have been replaced in its file."""
 
 
 class Engine:
@@ -138,12 +141,24 @@ class Engine:
             self.dispatcher.stop(reason)
         self._wake_idle()
 
+    def take_over(self, rows: Iterable[ScheduleRow]) -> None:
+        """Rows of another worker that are this one's now, in due order."""
+        self._queue.insert(rows)
+        self.dispatcher.rows_came()
+        self._wake_idle()
+
+    def no_more_rows(self) -> None:
+        """Rows of others will not come any more: end when all is answered."""
+        self.dispatcher.more_may_come = False
+        self._wake_idle()
+
     # Sending and receiving: called in the hub, must not block.
 
     def _send(self, request: Request) -> None:
         exchange = Exchange(request.record, request.payload, self._answered)
         exchange.deadline_ns = now_ns() + self.options.request_timeout_ns
         exchange.on_long = self._answer_is_long
+        exchange.may_send = self.dispatcher.permitted
         self._in_flight[exchange] = None
         self._pool.send(exchange)
         self._wake_idle()
@@ -287,6 +302,7 @@ class Engine:
                 self.spool.event("clock_step", t_ns=now, step_ns=step, bound_ns=bound)
             self.spool.event("watch", t_ns=now, loop_lag_ns=max(0, now - due), **self.state())
             self.spool.flush()
+            self.options.refresh_key()
             if self.spool.error is not None:
                 self.interrupt("disk", f"cannot write records: {self.spool.error.strerror}")
             gc.collect(0)

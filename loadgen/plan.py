@@ -31,6 +31,9 @@ def _length(value: Any) -> str:
 Length = Annotated[str, BeforeValidator(_length)]
 """A number of tokens or a length model, as text."""
 
+DURATIONS = ("request_timeout", "correlation_time", "duration", "think", "warmup", "drain_timeout")
+"""The plan's fields of that type."""
+
 SessionMode = Literal["timestamp", "idle-gap", "think-only"]
 BURSTY = ("gamma", "weibull", "poisson-gamma")
 
@@ -299,13 +302,13 @@ def _first_problem(problems: ValidationError, plan_file: Path | None) -> str:
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """The resolved plan as plan.json keeps it: JSON types, ``_ns`` names for durations, no secrets."""
     row: dict[str, Any] = plan.model_dump(mode="json")
-    for name in ("request_timeout", "correlation_time", "duration", "think", "warmup", "drain_timeout"):
+    for name in DURATIONS:
         row[f"{name}_ns"] = row.pop(name)
-    row["header"] = {name: _masked(name, value) for name, value in plan.header.items()}
+    row["header"] = {name: "***" if is_secret(name) else value for name, value in plan.header.items()}
     orjson.dumps(row)
     return row
 
 
-def _masked(name: str, value: str) -> str:
-    secret = any(word in name.lower() for word in ("auth", "key", "token", "cookie", "secret"))
-    return "***" if secret else value
+def is_secret(header: str) -> bool:
+    """Whether a header of that name holds something that no file and no message may."""
+    return any(word in header.lower() for word in ("auth", "key", "token", "cookie", "secret"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from loadgen.dispatch import Caps
 from loadgen.endpoint import EndpointFacts, Prober, probe_endpoint
 from loadgen.engine import Engine, EngineOptions
 from loadgen.errors import UsageError
+from loadgen.keyfile import KeyFile
 from loadgen.net.pool import Pool
 from loadgen.net.stamps import StampClock
 from loadgen.net.target import Target, TlsOptions, resolve_target
@@ -29,11 +30,12 @@ from loadgen.plan import Plan, is_loopback, plan_to_json
 from loadgen.prompts import Followers, Prompts, PromptWriter, RenderedAhead, RequestWriter
 from loadgen.record import Record
 from loadgen.rundir import anchor_to_json, host_facts, new_run_directory, versions, write_plan
-from loadgen.schedule import Schedule, Survey
+from loadgen.schedule import Schedule, ScheduleRow, Survey
 from loadgen.spool import Spool
 from loadgen.workload import schedule_of
 
 OPEN_AHEAD_MOST = 256
+Json = dict[str, Any]
 LEAD_NS = 100_000_000
 """From the writing of the plan to the schedule's instant 0."""
 
@@ -145,63 +147,142 @@ def request_writer(
     if plan.ignore_eos:
         fields["ignore_eos"] = True
     fields.update(plan.extra_body)
+    return RequestWriter(dialect, fields, request_head(target, dialect, headers), prompts)
+
+
+def request_head(target: Target, dialect: Dialect, headers: dict[str, str]) -> bytes:
+    """Request line and headers that all requests share."""
     lines = [f"POST {target.prefix}{dialect.path} HTTP/1.1", f"host: {target.authority}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
-    head = "\r\n".join(lines).encode("latin-1", errors="replace") + b"\r\n"
-    return RequestWriter(dialect, fields, head, prompts)
+    return "\r\n".join(lines).encode("latin-1", errors="replace") + b"\r\n"
 
 
-def prepare(plan: Plan) -> Prepared:
-    """Everything before the first byte of load: raises LoadgenError or TraceError, and leaves no half run then."""
+def key_refresher(basis: Basis, writer: RequestWriter) -> Callable[[], None]:
+    """Looks at the key's file, if there is one; requests rendered after a change carry the new key."""
+    plan = basis.plan
+    if plan.api_key_file is None:
+        return lambda: None
+
+    def renew(key: str) -> None:
+        writer.replace_head(request_head(basis.target, basis.dialect, request_headers(plan, key)))
+
+    return KeyFile(plan.api_key_file, None, renew).refresh
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a plan means before anybody is asked: its schedule, dialect, target and headers."""
+
+    plan: Plan
+    dialect: Dialect
+    joints: tuple[bytes, bytes] | None
+    schedule: Schedule
+    target: Target
+    headers: dict[str, str]
+
+    def probe(self) -> EndpointFacts:
+        """Ask the endpoint what it is. Raises UnreachableError or UsageError with its own words."""
+        return probe_endpoint(
+            Prober(self.target, self.headers, str(self.plan.base_url)), self.plan, self.dialect
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One worker's part of a run: its rows, its caps, and where its records go."""
+
+    rows: Iterator[ScheduleRow]
+    caps: Caps
+    open_ahead: int
+    directory: Path
+    run_id: str
+    salt: str
+    worker: str = "0"
+
+
+def lay_basis(plan: Plan) -> Basis:
+    """Resolve the plan. Raises LoadgenError or TraceError for what cannot be."""
     check_target(plan)
     assert plan.base_url is not None
     dialect, key = dialect_of(plan), api_key(plan)
     joints = carried_joints(plan, dialect)
     schedule = schedule_of(plan)
-    survey = schedule.survey()
-    if survey is not None and survey.requests == 0:
-        raise UsageError("the schedule is empty: no row lies in the window")
     tls = TlsOptions(plan.tls_ca, plan.tls_cert, plan.tls_key, plan.tls_server_name, not plan.tls_insecure)
     target = resolve_target(plan.base_url, tls)
-    headers = request_headers(plan, key)
-    facts = probe_endpoint(Prober(target, headers, plan.base_url), plan, dialect)
-    directory = new_run_directory(plan.out)
-    run_id, salt = secrets.token_hex(4), plan.salt or secrets.token_hex(8)
-    prompts = PromptWriter(salt, facts.overhead)
-    talk = Conversations(prompts, joints) if joints is not None else None
-    writer = request_writer(plan, target, facts, headers, talk or prompts)
-    followers: Followers = "settled" if talk else "soon" if schedule.together else "ahead"
-    queue = RenderedAhead(schedule.rows(), writer, run_id, followers=followers)
-    stamps = StampClock(measure_anchor)
-    content = {
-        "run_id": run_id,
-        "plan": plan_to_json(plan),
+    return Basis(plan, dialect, joints, schedule, target, request_headers(plan, key))
+
+
+def refuse_empty(survey: Survey | None) -> None:
+    """Raises UsageError for a schedule without a row."""
+    if survey is not None and survey.requests == 0:
+        raise UsageError("the schedule is empty: no row lies in the window")
+
+
+def make_engine(basis: Basis, facts: EndpointFacts, share: Share, stamps: StampClock) -> Engine:
+    """The engine of one share."""
+    plan = basis.plan
+    prompts = PromptWriter(share.salt, facts.overhead)
+    talk = Conversations(prompts, basis.joints) if basis.joints is not None else None
+    writer = request_writer(plan, basis.target, facts, basis.headers, talk or prompts)
+    followers: Followers = "settled" if talk else "soon" if basis.schedule.together else "ahead"
+    queue = RenderedAhead(share.rows, writer, share.run_id, followers=followers)
+    options = EngineOptions(
+        dialect=basis.dialect,
+        caps=share.caps,
+        request_timeout_ns=plan.request_timeout,
+        drain_timeout_ns=plan.drain_timeout,
+        open_ahead=share.open_ahead,
+        breaker=Breaker(plan.breaker_error_rate),
+        on_answer_text=talk.answered if talk else None,
+        refresh_key=key_refresher(basis, writer),
+    )
+    spool = Spool(share.directory / f"records-{share.worker}.jsonl")
+    return Engine(options, queue, Pool(basis.target, stamps, plan.reuse), stamps, spool)
+
+
+def run_content(basis: Basis, survey: Survey | None, facts: EndpointFacts, names: tuple[str, str]) -> Json:
+    """What plan.json says of any run; *names*: run id and salt."""
+    return {
+        "run_id": names[0],
+        "plan": plan_to_json(basis.plan),
         "versions": versions(),
         "host": host_facts(),
-        "pids": {"master": os.getpid(), "workers": [os.getpid()]},
-        "anchors": {"0": anchor_to_json(stamps.anchor)},
         "digest": survey.digest if survey else None,
-        "salt": salt,
+        "salt": names[1],
         "scheduled": survey.requests if survey else None,
-        "schedule": schedule.describe(survey),
+        "schedule": basis.schedule.describe(survey),
         "endpoint": facts.to_json(),
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-    spool = Spool(directory / "records-0.jsonl")
-    options = EngineOptions(
-        dialect=dialect,
-        caps=Caps(plan.concurrency, plan.max_concurrency, schedule.limit_ns),
-        request_timeout_ns=plan.request_timeout,
-        drain_timeout_ns=plan.drain_timeout,
-        open_ahead=_open_ahead(plan, survey),
-        breaker=Breaker(plan.breaker_error_rate),
-        on_answer_text=talk.answered if talk else None,
-    )
-    engine = Engine(options, queue, Pool(target, stamps, plan.reuse), stamps, spool)
+
+
+def new_names(plan: Plan) -> tuple[str, str]:
+    """A new run's id and salt."""
+    return secrets.token_hex(4), plan.salt or secrets.token_hex(8)
+
+
+def prepare(plan: Plan) -> Prepared:
+    """Everything before the first byte of load: raises LoadgenError or TraceError, and leaves no half run then."""
+    basis = lay_basis(plan)
+    schedule = basis.schedule
+    survey = schedule.survey()
+    refuse_empty(survey)
+    facts = basis.probe()
+    directory = new_run_directory(plan.out)
+    run_id, salt = names = new_names(plan)
+    stamps = StampClock(measure_anchor)
+    content = {
+        **run_content(basis, survey, facts, names),
+        "pids": {"master": os.getpid(), "workers": [os.getpid()]},
+        "anchors": {"0": anchor_to_json(stamps.anchor)},
+    }
+    caps = Caps(plan.concurrency, plan.max_concurrency, schedule.limit_ns)
+    share = Share(schedule.rows(), caps, open_ahead_of(plan, survey), directory, run_id, salt)
+    engine = make_engine(basis, facts, share, stamps)
     return Prepared(plan, directory, schedule, survey, facts, engine, run_id, content)
 
 
-def _open_ahead(plan: Plan, survey: Survey | None) -> int:
+def open_ahead_of(plan: Plan, survey: Survey | None) -> int:
     """Connections to open before the start: one second's peak, or the cap when that is lower."""
     wanted = plan.concurrency or (survey.peak_rate_per_s if survey else 1)
     return max(1, min(wanted, plan.max_concurrency or wanted, OPEN_AHEAD_MOST))

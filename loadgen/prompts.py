@@ -124,6 +124,10 @@ class RequestWriter:
         self._head = head
         self._prompts = prompts
 
+    def replace_head(self, head: bytes) -> None:
+        """Requests rendered from now on begin with *head*."""
+        self._head = head
+
     def write(self, row: ScheduleRow, request_id: str) -> bytes:
         """The request's head and body, ready to be sent as they are."""
         return self.write_text(self._prompts.text(row), row.n_output, request_id)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -58,7 +58,7 @@ class ReplayUser(User):  # type: ignore[misc]  # locust ships no types for stric
         """Send the whole schedule, then end the test."""
         run = self.prepared or self._prepare()
         try:
-            run.run(request_reporter(self.environment, run))
+            run.run(request_reporter(self.environment, run.plan.endpoint))
         except Exception as error:
             run.failure = error
             if self.prepared is None:
@@ -107,10 +107,9 @@ def plan_of(plan: Mapping[str, Any] | str | Path, host: str | None) -> Any:
     return build_plan(options, file)
 
 
-def request_reporter(environment: Environment, run: Prepared) -> Any:
+def request_reporter(environment: Environment, kind: str) -> Callable[[Record], None]:
     """One entry a request in Locust's statistics (rounded there; no figure of ours comes from them)."""
     fire = environment.events.request.fire
-    kind = run.plan.endpoint
 
     def report(record: Record) -> None:
         if record.outcome is Outcome.NOT_SENT:

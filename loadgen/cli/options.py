@@ -72,12 +72,17 @@ def _metavar(name: str) -> str:
 
 def plan_from(args: argparse.Namespace) -> tuple[Plan, str | None]:
     """(the plan, a key that was given on the command line). Raises UsageError naming what is wrong."""
+    return build_plan(plan_options(args), args.plan), args.api_key
+
+
+def plan_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The plan's options that were given. Raises UsageError for a header or a JSON object that is none."""
     options = {name: getattr(args, name) for name in Plan.model_fields if hasattr(args, name)}
     if "header" in options:
         options["header"] = _headers(options["header"])
     if "extra_body" in options:
         options["extra_body"] = _json_object(options["extra_body"])
-    return build_plan(options, args.plan), args.api_key
+    return options
 
 
 def _headers(pairs: list[str]) -> dict[str, str]:

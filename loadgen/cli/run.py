@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from loadgen.cli.cluster_options import add_cluster_options
 from loadgen.cli.options import add_plan_options, plan_from
 from loadgen.errors import ExitCode, UsageError
 from loadgen.quantity import format_ns
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The plan's options and what concerns this terminal only."""
     add_plan_options(parser)
+    add_cluster_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be sent, send nothing")
     parser.add_argument("--json", action="store_true", help="print summary.json instead of tables")
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -26,6 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the plan; the exit code of its report."""
+    if args.worker:
+        from loadgen.cli.run_cluster import be_worker
+
+        return be_worker(args)
     plan, key = plan_from(args)
     if key is not None:
         print("loadgen: warning: a key on the command line can be read by others on this machine; "
@@ -33,6 +39,10 @@ def run(args: argparse.Namespace) -> int:
         os.environ["OPENAI_API_KEY"] = key
     if args.dry_run:
         return dry_run(plan, as_json=args.json)
+    if args.workers is not None or args.master:
+        from loadgen.cli.run_cluster import lead_workers
+
+        return finish(lead_workers(plan, args), as_json=args.json)
     from loadgen.driver import drive
 
     return finish(drive(plan, show_progress=not args.quiet), as_json=args.json)

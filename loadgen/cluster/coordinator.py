@@ -50,6 +50,9 @@ class MasterHost(Protocol):
     def note(self, event: str, **fields: Any) -> None:
         """Keep an event for the run's files."""
 
+    def begin(self) -> None:
+        """All have confirmed t0, and none has the right to send yet: write the plan down."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -208,7 +211,7 @@ class Coordinator:
         elif kind == "stopping":
             self.interrupt(str(data["name"]), str(data["reason"]))
         elif kind == "leaving" and not member.lost:
-            self._lose(member, "it was asked to leave", int(data["horizon_ns"]))
+            self._lose(member, "it was asked to leave", int(data["horizon_ns"]), left=True)
 
     def _check_digest(self, member: Member, data: Json) -> None:
         self.facts = data.get("facts") or self.facts
@@ -251,6 +254,8 @@ class Coordinator:
             self.t0_ns = max(self.settings.start_at_ns or 0, soonest)
             for member in self.alive():
                 self._tell(member, "start", {"t0_ns": self.t0_ns})
+        elif phase == "running":
+            self._host.begin()
         elif phase == "finishing":
             self._finishing_ns = self._now_ns()
             if self.stop is None:
@@ -291,7 +296,7 @@ class Coordinator:
                 if not started:
                     self._fail(f"worker {member.number} was not heard for {silent_ns / 1e9:.1f} s", 3)
                     return
-                self._lose(member, f"not heard for {silent_ns / 1e9:.1f} s", None)
+                self._lose(member, f"not heard for {silent_ns / 1e9:.1f} s", self._horizon_ns(member))
         self._start_or_fail(now_ns)
         self._advance()
 
@@ -302,6 +307,15 @@ class Coordinator:
         if stalled_ns > STALL_NS:
             for member in self.members.values():
                 member.heard_ns += stalled_ns
+
+    def exited(self, pid: int) -> None:
+        """A worker's process that the master had started itself has ended."""
+        for member in self.members.values():
+            if member.facts.get("pid") == pid and not member.lost and not member.over:
+                if self.phase in ("running", "finishing"):
+                    self._lose(member, "its process has ended", max(0, self.schedule_now_ns()))
+                else:
+                    self._fail(f"worker {member.number}: its process has ended", 3)
 
     def _start_or_fail(self, now_ns: int) -> None:
         """All must have confirmed t0 before it comes; else the start is called off, with nothing sent."""
@@ -324,26 +338,26 @@ class Coordinator:
         own_t0_ns = int(member.said["armed"]["t0_ns"])
         return (member.lease_ns or own_t0_ns) - own_t0_ns
 
-    def _lose(self, member: Member, why: str, horizon_ns: int | None) -> None:
+    def _lose(self, member: Member, why: str, horizon_ns: int, *, left: bool = False) -> None:
+        """Nothing due at or after *horizon_ns* was or will be sent by the member."""
         member.lost = True
         now_ns = self.schedule_now_ns()
-        horizon = self._horizon_ns(member) if horizon_ns is None else horizon_ns
-        from_ns = takeover_from_ns(horizon, now_ns)
+        from_ns = takeover_from_ns(horizon_ns, now_ns)
         takes_over = (
             self.settings.on_loss == "take-over" and self.stop is None and self.settings.slots is None
         )
         heirs = tuple(m.number for m in self.alive()) if takes_over and self.phase == "running" else ()
-        loss = Loss(member.number, now_ns, horizon, from_ns, heirs, why, horizon_ns is not None)
+        loss = Loss(member.number, now_ns, horizon_ns, from_ns, heirs, why, left)
         for heir, claim in self.ownership.lose(loss):
             for other in self.alive():
                 if other.number == heir:
                     other.claims += 1
                     self._tell(other, "claim", {"steps": [list(step) for step in claim]})
         self._host.note(
-            "worker_lost", worker=member.number, at_ns=now_ns, horizon_ns=horizon, from_ns=from_ns,
+            "worker_lost", worker=member.number, at_ns=now_ns, horizon_ns=horizon_ns, from_ns=from_ns,
             heirs=list(heirs), why=why, silent_ns=self._now_ns() - member.heard_ns,
         )  # fmt: skip
-        if horizon_ns is None:
+        if not left:
             self._tell(member, "fence", {})
         if self.settings.on_loss == "abort":
             self.interrupt("worker_lost", f"worker {member.number} was lost: {why} (--on-worker-loss abort)")

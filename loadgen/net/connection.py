@@ -123,7 +123,11 @@ class Connection:
             self._ready()
 
     def _ready(self) -> None:
-        if self.exchange is not None:
+        exchange = self.exchange
+        if exchange is not None and exchange.may_send is not None and not exchange.may_send():
+            words = "the worker's lease ended while it was connecting"
+            self._end(Ending.FAILED, now_ns(), Outcome.NOT_SENT, words)
+        elif exchange is not None:
             self._send_request()
         else:
             self.idle_since_ns = now_ns()

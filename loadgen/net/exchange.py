@@ -36,7 +36,7 @@ class Exchange:
 
     __slots__ = (
         "_decoded", "_decoder", "connection", "deadline_ns", "ending", "finished", "hints", "is_event_stream",
-        "on_long", "payload", "pieces", "reader", "record", "status",
+        "may_send", "on_long", "payload", "pieces", "reader", "record", "status",
     )  # fmt: skip
 
     def __init__(self, record: Record, payload: bytes, finished: Callable[[Exchange], None]) -> None:
@@ -51,6 +51,8 @@ class Exchange:
         self.deadline_ns = 0
         self.connection: Connection | None = None
         self.reader: AnswerReader | None = None
+        self.may_send: Callable[[], bool] | None = None
+        """Asked once more when a connection had to be opened first: a worker's lease may have ended meanwhile."""
         self.on_long: Callable[[Exchange], None] | None = None
         self._decoder: zlib._Decompress | None = None
         self._decoded = 0

@@ -290,6 +290,9 @@ class Cluster:
             self.clock.now_ns(), lambda: self.master.do(lambda: self.coordinator.stored(worker, size))
         )
 
+    def begin(self) -> None:
+        pass
+
     def note(self, event: str, **fields: Any) -> None:
         self.notes.append((event, fields))
 
