@@ -24,6 +24,7 @@ import gevent
 from locust import User, events, task
 from locust.env import Environment
 from locust.exception import StopUser
+from locust.runners import DistributedRunner
 
 from loadgen.errors import LoadgenError
 from loadgen.plan import build_plan
@@ -45,6 +46,22 @@ def bind_loopback(parser: Any) -> None:
     parser.set_defaults(web_host=LOOPBACK, master_bind_host=LOOPBACK)
 
 
+@events.init.add_listener  # type: ignore[untyped-decorator]
+def join_cluster(environment: Environment, runner: Any, **_: Any) -> None:
+    """In `locust --master` and `locust --worker` the process itself is a cluster's master or a shard."""
+    replays = [kind for kind in environment.user_classes if issubclass(kind, ReplayUser)]
+    if not isinstance(runner, DistributedRunner) or not replays:
+        return
+    from loadgen.cluster.locustfile import attach
+
+    kind = replays[0]
+
+    def plan() -> Any:
+        return plan_of(kind.plan, environment.host or kind.host)
+
+    attach(environment, runner, plan, lambda endpoint: request_reporter(environment, endpoint))
+
+
 class ReplayUser(User):  # type: ignore[misc]  # locust ships no types for strict checking
     """One shard of a plan's schedule. Subclass it with a `plan`, or hand it a `prepared` run."""
 
@@ -56,6 +73,10 @@ class ReplayUser(User):  # type: ignore[misc]  # locust ships no types for stric
     @task  # type: ignore[untyped-decorator]
     def replay(self) -> None:
         """Send the whole schedule, then end the test."""
+        shard = getattr(self.environment, "loadgen_worker", None)
+        if shard is not None:
+            shard.fabric.over.wait()
+            raise StopUser
         run = self.prepared or self._prepare()
         try:
             run.run(request_reporter(self.environment, run.plan.endpoint))

@@ -66,6 +66,8 @@ class Settings:
     slots: int | None = None
     start_at_ns: int | None = None
     """On the master's clock; None: as soon as all are ready."""
+    hold: bool = False
+    """Wait for `Coordinator.release` too; whoever has joined by then takes part, if they are at least ``expect``."""
 
 
 @dataclass
@@ -109,6 +111,7 @@ class Coordinator:
         self.phase: Phase = "gathering"
         self.members: dict[str, Member] = {}
         self.ownership = Ownership(settings.expect, settings.slots)
+        self._held = settings.hold
         self.t0_ns: int | None = None
         self.facts: Json = {}
         self.failure: tuple[str, int] | None = None
@@ -224,10 +227,19 @@ class Coordinator:
     # Phases.
 
     def _advance(self) -> None:
-        if self.phase == "gathering" and len(self.members) == self.settings.expect:
+        if self.phase == "gathering" and not self._held and len(self.members) >= self.settings.expect:
             self._enter("planning")
         while (step := NEXT_BY.get(self.phase)) is not None and self._all_said(step[0]):
             self._enter(step[1])
+
+    def abandon(self) -> None:
+        """The master cannot go on: whoever is still there may go."""
+        self._enter("over")
+
+    def release(self) -> None:
+        """The run may begin as soon as enough workers are there."""
+        self._held = False
+        self._advance()
 
     def _all_said(self, word: str) -> bool:
         if word == "done":
@@ -242,12 +254,13 @@ class Coordinator:
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
         if phase == "planning":
+            self.ownership = Ownership(len(self.members), self.settings.slots)
             for member in self.alive():
                 probe = {"number": member.number, "probe": member.number == 0}
                 self._tell(member, "plan", {**self.settings.work, **probe})
         elif phase == "building":
             for member in self.alive():
-                shard = {"part": member.number, "of": self.settings.expect, "slots": self.settings.slots}
+                shard = {"part": member.number, "of": len(self.members), "slots": self.settings.slots}
                 self._tell(member, "build", {"facts": self.facts, **shard})
         elif phase == "starting":
             soonest = self._now_ns() + START_LEAD_NS

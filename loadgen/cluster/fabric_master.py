@@ -19,6 +19,7 @@ from locust.runners import MasterRunner
 from loadgen.clock import Anchor, measure_anchor
 from loadgen.cluster.accounts import Verdict, missing_records, recorded_indices
 from loadgen.cluster.coordinator import Coordinator, Member, Settings
+from loadgen.cluster.lease import LOST_NS
 from loadgen.cluster.messages import Json
 from loadgen.cluster.offsets import clock_identity
 from loadgen.cluster.ownership import LossPolicy
@@ -66,6 +67,8 @@ class MasterOptions:
     token: bytes = b""
     on_loss: LossPolicy = "take-over"
     start_at_wall_ns: int | None = None
+    hold: bool = False
+    """Locust's own start button, or its headless start, begins the run."""
 
 
 class MasterFabric:
@@ -112,12 +115,14 @@ class MasterFabric:
         digest = self.survey.digest if self.survey else None
         options = self._options
         return Settings(
-            options.expect, work, digest, options.token, options.on_loss, self.plan.concurrency, start_at_ns
-        )
+            options.expect, work, digest, options.token, options.on_loss, self.plan.concurrency, start_at_ns,
+            options.hold,
+        )  # fmt: skip
 
-    def start(self) -> None:
-        """Listen, and lead from now on."""
-        guard(self._runner, lambda peer: peer in self.coordinator.members)
+    def start(self, *, guarded: bool = False) -> None:
+        """Listen, and lead from now on. *guarded*: the runner has its `guard` already."""
+        if not guarded:
+            guard(self._runner, lambda peer: peer in self.coordinator.members)
         count_received(self._runner, self.traffic)
         listen(self._runner, self.coordinator.take)
         for task in (self._tick, self._store_pieces, self._watch, self._conclude):
@@ -207,12 +212,22 @@ class MasterFabric:
         words = f"the master cannot write {self.directory}: {os.strerror(error.errno or 0).lower()}"
         self.failure = InvalidRunError(f"{words}; the workers' own spools are whole: loadgen merge them")
         self.coordinator.interrupt("disk", words)
-        gevent.spawn_later(FAREWELL_S, self.over.set)
+        deadline_ns = now_ns() + self.plan.drain_timeout + LOST_NS
+        while now_ns() < deadline_ns and not all(m.lost or "done" in m.said for m in self._members()):
+            gevent.sleep(TICK_S)
+        self.coordinator.abandon()
+        gevent.sleep(FAREWELL_S)
+        self.over.set()
+
+    def _members(self) -> list[Member]:
+        return list(self.coordinator.members.values())
 
     def _watch(self) -> None:
         """The master's own cost, each second; losses and stops reach the disk with it."""
-        while not self.over.is_set():
+        while True:
             gevent.sleep(WATCH_S)
+            if self.coordinator.phase == "over":
+                return
             if not self._written:
                 continue
             used = resource.getrusage(resource.RUSAGE_SELF)
@@ -225,8 +240,7 @@ class MasterFabric:
         while self.coordinator.phase != "over":
             gevent.sleep(TICK_S)
         deadline_ns = now_ns() + int(FAREWELL_S * 1e9)
-        members = self.coordinator.members.values()
-        while now_ns() < deadline_ns and not all(m.outbox.empty for m in members if not m.lost):
+        while now_ns() < deadline_ns and not all(m.outbox.empty for m in self._members() if not m.lost):
             gevent.sleep(TICK_S)
         if self.coordinator.failure is not None:
             raise ClusterError(*self.coordinator.failure)
@@ -261,6 +275,12 @@ class MasterFabric:
             if number % ROWS_A_FLUSH == 0:
                 self._spool.flush()
                 gevent.sleep(0)
+
+    def abandon(self) -> None:
+        """Nobody asked for this run to begin: leave no trace of it."""
+        self.over.set()
+        if not any(self.directory.iterdir()):
+            self.directory.rmdir()
 
     # For people.
 

@@ -273,9 +273,7 @@ class WorkerFabric:
 def breathing(rows: Iterable[ScheduleRow]) -> Iterator[ScheduleRow]:
     """The rows, with a turn of the loop now and then: heartbeats go on while millions are read."""
     for number, row in enumerate(rows):
-        if number % FLUSH_TICKS = 4
-"""Records reach the operating system, and from there the master, five times a second."""
-ROWS_A_BREATH == 0:
+        if number % ROWS_A_BREATH == 0:
             gevent.sleep(0)
         yield row
 

@@ -13,9 +13,6 @@ from locust.runners import MasterRunner, WorkerRunner
 from loadgen.cluster.messages import MESSAGE, Json
 
 logger = logging.getLogger(__name__)
-OPEN_TO_STRANGERS = frozenset({"client_ready", "heartbeat", "stats", "logs", "quit", MESSAGE})
-"""What a peer may say before it has proved to know the token. Locust would hand its locustfile to anybody, and an
-odd message would end its listener."""
 
 
 class Traffic:
@@ -76,13 +73,26 @@ def listen(runner: Any, take: Callable[[str, Json], None]) -> None:
 
 
 def guard(runner: MasterRunner, is_member: Callable[[str], bool]) -> None:
-    """Let strangers say only what cannot harm, and answer nobody but members with anything of the test."""
+    """Until a peer has proved who it is, Locust hears nothing of it: it would tell it the target, hand it its
+    locustfile, and end its listener over an odd message. Its greeting is kept and passed on later."""
     handle = runner.handle_message
+    greetings: dict[str, Message] = {}
 
     def guarded(client_id: str, msg: Message) -> None:
-        if client_id != msg.node_id or (msg.type not in OPEN_TO_STRANGERS and not is_member(client_id)):
-            logger.warning("message %r of a stranger dropped", msg.type)
-            return
+        if client_id != msg.node_id:
+            logger.warning("message of %s under another name dropped", client_id)
+        elif msg.type == MESSAGE:
+            known = is_member(client_id)
+            safely(client_id, msg)
+            if not known and is_member(client_id) and client_id in greetings:
+                safely(client_id, greetings.pop(client_id))
+        elif is_member(client_id):
+            safely(client_id, msg)
+        elif msg.type == "client_ready":
+            greetings[client_id] = msg
+            runner.send_message("ack", {"index": runner.get_worker_index(client_id)}, client_id)
+
+    def safely(client_id: str, msg: Message) -> None:
         try:
             handle(client_id, msg)
         except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:

@@ -85,7 +85,7 @@ class Worker:
         self._beaten_ns = self._hello_ns = self._live_ns = -(10**18)
         self._ticked_ns = now_ns()
         self._leave_at_ns: int | None = None
-        self._done = False
+        self._done = self._built_waits = False
         self._heard_ns = now_ns()
         self._claims = 0
         self._all_sent: int | None = None
@@ -93,10 +93,17 @@ class Worker:
     # What goes out.
 
     def say(self, kind: str, data: Json | None = None) -> None:
-        """Tell the master something that must arrive."""
+        """Tell the master something that must arrive; "built" waits for enough exchanges to know the clock."""
+        if kind == "built" and not self._knows_clock():
+            self._built_waits = True
+            return
         self._outbox.put(kind, data)
         if self.joined:
             self._beat()
+
+    def _knows_clock(self) -> bool:
+        best = self.offset.best
+        return best is not None and (best.exact or self.offset.exchanges >= FIRST_EXCHANGES)
 
     def _beat(self) -> None:
         self._beaten_ns = self._now_ns()
@@ -126,6 +133,9 @@ class Worker:
         self._forgive_own_stall(now_ns)
         if self._leave_at_ns is not None and now_ns >= self._leave_at_ns:
             self._stop("left", self._why)
+        if self._built_waits and self._knows_clock():
+            self._built_waits = False
+            self.say("built")
         self._say_all_sent()
         waiting = self.t0_ns is not None and now_ns < self.t0_ns
         quick = waiting or self.offset.exchanges < FIRST_EXCHANGES

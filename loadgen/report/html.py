@@ -16,6 +16,7 @@ import orjson
 
 from loadgen.analysis.load import Run
 from loadgen.analysis.views import chart_data
+from loadgen.report.cluster import cluster_words
 from loadgen.report.notes import METHOD_NOTES, caption_of_time, verdict_words
 from loadgen.report.terminal import LATENCIES, idc_words, number, printable
 
@@ -163,7 +164,12 @@ def _asked_and_sent(summary: Json) -> str:
         "What was asked, what was sent",
         _table("Arrivals", ("", "asked", "sent"), lines),
         _table("The generator itself", ("", ""), also),
+        *(f"<p>{_text(words)}.</p>" for words in _cluster_words(summary)),
     )
+
+
+def _cluster_words(summary: Json) -> list[str]:
+    return cluster_words(summary["cluster"]) if summary.get("cluster") else []
 
 
 def _service_levels(summary: Json) -> str:

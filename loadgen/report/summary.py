@@ -41,6 +41,7 @@ from loadgen.analysis.spread import spread
 from loadgen.analysis.validity import Validity, judge
 from loadgen.errors import ExitCode
 from loadgen.record import Outcome
+from loadgen.report.cluster import cluster_block
 from loadgen.report.figures import (
     figures,
     good,
@@ -67,6 +68,8 @@ def write_reports(directory: Path, percentiles: Sequence[float] = ()) -> Json:
     summary = summarise(run, percentiles)
     if (memory := memory_block(run)) is not None:
         summary["memory"] = memory
+    if (cluster := cluster_block(run)) is not None:
+        summary["cluster"] = cluster
     (directory / "summary.json").write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
     write_requests_csv(run, directory / "requests.csv")
     write_html(run, summary, directory / "report.html")

@@ -135,7 +135,7 @@ def test_a_worker_stopped_for_thirty_seconds_sends_nothing_that_others_took(
         found_after_s=loss["at_ns"] / 1e9 - 5,
     )
     assert code == 3, words
-    assert 3 <= loss["at_ns"] / 1e9 - 5 < 5
+    assert 2 < loss["at_ns"] / 1e9 - 5 < 5, "3 s after its last beat, which came at most half a second before"
     file = (tmp_path / "r/records-1.jsonl").read_text()
     assert '"reason":"fenced"' in file, "the woken worker's own last word has reached the master"
     sent_by_it = [line for line in file.splitlines() if '"outcome":"ok"' in line]
@@ -233,16 +233,3 @@ def test_ctrl_c_in_a_worker(truth_server: Truth, tmp_path: Path, times: int) -> 
     else:
         assert set(figures["outcomes"]) == {"ok", "lost"}
         assert code == 3, words
-
-
-def test_a_key_replaced_in_its_file_is_used_within_seconds(tmp_path: Path, truth_server: Truth) -> None:
-    """The server is not asked about keys: the workers' own refresh is what is seen at a proxy's place, in the fast
-    suite; here the run must merely go on."""
-    key = tmp_path / "key"
-    key.write_text("first\n")
-    with truth_server(*SERVER) as url:
-        led = Led(tmp_path / "r", *load(url, 30, 6), "--workers", 2, "--api-key-file", key)
-        led.sleep_until(2)
-        key.write_text("second\n")
-        code, words = led.end()
-    assert code == 0, words
