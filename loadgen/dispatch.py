@@ -69,6 +69,10 @@ class Dispatcher:
         self._permit_ns: int | None = None
         self._unpermitted: deque[tuple[Request, int]] = deque()
         self._wanted_permit = False
+        self.begun = 0
+        """Rows of a closed loop that slots have taken out of the queue."""
+        self._granted: int | None = None
+        self._starved: deque[int] = deque()
 
     @property
     def finished(self) -> bool:
@@ -108,6 +112,12 @@ class Dispatcher:
                 self._take(*self._unpermitted.popleft())
             self._wake()
 
+    def grant(self, rows: int) -> None:
+        """A closed loop may begin so many rows in all; without any call there is no limit."""
+        self._granted = rows
+        while self._starved and self.stopped is None and self.begun < rows:
+            self._fill_slot(self._starved.popleft())
+
     def permitted(self) -> bool:
         """Whether a request may be sent at this moment."""
         if self._permit_ns is None or self._clock.now_ns() < self._permit_ns:
@@ -143,9 +153,13 @@ class Dispatcher:
         if self._is_over(released_ns):
             self._end_by_time()
             return
+        if self._granted is not None and self.begun >= self._granted:
+            self._starved.append(released_ns)
+            return
         request = self._queue.pop()
         if request is None:
             return
+        self.begun += 1
         request.record.due_ns = released_ns
         name = request.record.session
         if name is None:
@@ -155,6 +169,7 @@ class Dispatcher:
         last = request.last
         while not last and (turn := self._queue.peek()) is not None and turn.record.session == name:
             self._queue.pop()
+            self.begun += 1
             turn.record.due_ns = released_ns
             self._append(session, turn)
             last = turn.last

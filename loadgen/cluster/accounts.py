@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -49,11 +50,11 @@ def missing_records(
     """A record for each row without one, due instants on the schedule's clock."""
     starts = SessionStarts()
     for row in rows:
-        start_ns = starts.of(row)
+        owner, place = verdict.place(row, starts.of(row))
         if row.index < len(recorded) and recorded[row.index]:
             continue
         record = new_record(row, run_id)
-        record.outcome, record.error = verdict.of(shard_key(row), start_ns, row.due_ns)
+        record.outcome, record.error = verdict.of(owner, place, row.due_ns)
         yield record
 
 
@@ -65,12 +66,27 @@ class Verdict:
 
     def __init__(self, ownership: Ownership, complete: set[int], stop: tuple[str, int] | None) -> None:
         self._ownership, self._complete, self._stop = ownership, complete, stop
+        self._shard_rows: Counter[int] = Counter()
+        self._session_places: dict[str, int] = {}
 
-    def of(self, key: int, start_ns: int, due_ns: int) -> tuple[Outcome, str]:
+    def place(self, row: ScheduleRow, start_ns: int) -> tuple[int, int]:
+        """The row's last owner, and where it, or its session's first turn, stands: an instant of the schedule.
+
+        In a closed loop its place among its shard's rows; every row is to be asked about, in order.
+        """
+        owner = self._ownership.owner(shard_key(row), start_ns)
+        if self._ownership.slots is None:
+            return owner, start_ns
+        place = self._shard_rows[owner]
+        self._shard_rows[owner] += 1
+        if row.session is not None:
+            place = self._session_places.setdefault(row.session, place)
+        return owner, place
+
+    def of(self, owner: int, place: int, due_ns: int) -> tuple[Outcome, str]:
         """(lost or not_sent, why)."""
-        owner = self._ownership.owner(key, start_ns)
         loss = self._ownership.losses.get(owner)
-        if loss is not None and start_ns < loss.from_ns and not (loss.left and owner in self._complete):
+        if loss is not None and place < loss.from_ns and not (loss.left and owner in self._complete):
             return Outcome.LOST, f"in flight or due when worker {owner} was lost ({loss.why})"
         if self._stop is not None:
             reason, stopped_ns = self._stop

@@ -18,6 +18,7 @@ from loadgen.cluster.lease import (
     LOST_NS,
     MS,
     SILENT_BEFORE_START_NS,
+    credit,
     takeover_from_ns,
 )
 from loadgen.cluster.messages import VERSION, Inbox, Json, Outbox
@@ -85,6 +86,8 @@ class Member:
     """End of the last lease granted, on the worker's clock."""
     status: Json = field(default_factory=dict)
     live: Json = field(default_factory=dict)
+    granted: int = 0
+    """Rows of a closed loop that it may have begun."""
     claims: int = 0
     """Claims told beyond its first one."""
     lost: bool = False
@@ -158,7 +161,8 @@ class Coordinator:
         if message.get("version") != VERSION or not isinstance(theirs, bytes) or len(theirs) < 16:
             self._host.send(peer, {"m": "refused", "words": f"the master speaks version {VERSION}"})
             return
-        mine = new_nonce()
+        known = self._challenges.get(peer)  # a hello that was repeated must not make its first answer wrong
+        mine = known[0] if known is not None and known[1] == theirs else new_nonce()
         self._challenges[peer] = (mine, theirs, dict(message.get("facts") or {}))
         proved = proof(self.settings.token, MASTER, mine, theirs)
         self._host.send(peer, {"m": "challenge", "nonce": mine, "proof": proved})
@@ -186,7 +190,7 @@ class Coordinator:
             member.heard_ns = heard_ns
         member.beats += 1
         member.outbox.confirm(int(message["seen"]))
-        member.status = message.get("status") or member.status
+        before, member.status = member.status, message.get("status") or member.status
         member.live = message.get("live") or member.live
         for _, kind, data in member.inbox.take(message["events"]):
             self._told(member, kind, data)
@@ -194,7 +198,16 @@ class Coordinator:
         leased = not member.lost and self.phase in ("running", "finishing")
         if leased:
             member.lease_ns = max(member.lease_ns or 0, int(message["t1"]) + LEASE_NS)
-        ack = {"m": "ack", "t1": message["t1"], "t2": heard_ns, "seen": member.inbox.seen, "lease": leased}
+            begun = int(member.status.get("begun", 0))
+            member.granted = max(member.granted, credit(begun, int(before.get("begun", begun))))
+        ack = {
+            "m": "ack",
+            "rows": member.granted,
+            "t1": message["t1"],
+            "t2": heard_ns,
+            "seen": member.inbox.seen,
+            "lease": leased,
+        }
         self._host.send(member.peer, {**ack, "controls": member.outbox.pending(), "t3": self._now_ns()})
 
     def stored(self, worker: int, size: int) -> None:
@@ -355,10 +368,9 @@ class Coordinator:
         """Nothing due at or after *horizon_ns* was or will be sent by the member."""
         member.lost = True
         now_ns = self.schedule_now_ns()
-        from_ns = takeover_from_ns(horizon_ns, now_ns)
-        takes_over = (
-            self.settings.on_loss == "take-over" and self.stop is None and self.settings.slots is None
-        )
+        closed = self.settings.slots is not None
+        from_ns = member.granted if closed else takeover_from_ns(horizon_ns, now_ns)
+        takes_over = self.settings.on_loss == "take-over" and self.stop is None and not closed
         heirs = tuple(m.number for m in self.alive()) if takes_over and self.phase == "running" else ()
         loss = Loss(member.number, now_ns, horizon_ns, from_ns, heirs, why, left)
         for heir, claim in self.ownership.lose(loss):

@@ -111,10 +111,13 @@ class WorkerFabric:
         """Run the engine aside."""
         gevent.spawn(self._or_fail, self._run, t0_ns)
 
-    def permit(self, until_ns: int) -> None:
+    def permit(self, until_ns: int, rows: int | None) -> None:
         """The dispatcher asks nobody else."""
-        if self._engine is not None:
-            self._engine.dispatcher.permit(until_ns)
+        if self._engine is None:
+            return
+        if rows is not None:
+            self._engine.dispatcher.grant(rows)
+        self._engine.dispatcher.permit(until_ns)
 
     def claim(self, claim: Claim) -> None:
         """Rows of a lost worker."""
@@ -146,7 +149,7 @@ class WorkerFabric:
         if engine is None:
             return {}
         ok = engine.counts[Outcome.OK]
-        counts = {"ok": ok, "failed": engine.counts.total() - ok}
+        counts = {"ok": ok, "failed": engine.counts.total() - ok, "begun": engine.dispatcher.begun}
         return {**engine.state(), **counts, "all_sent": not engine.dispatcher.has_rows}
 
     def live(self) -> Json:

@@ -31,3 +31,15 @@ def lease_end_ns(acknowledged_beat_ns: int) -> int:
 def takeover_from_ns(horizon_ns: int, now_ns: int) -> int:
     """The schedule's instant from which a lost worker's rows are given away (both on the schedule's clock)."""
     return max(horizon_ns, now_ns + CLAIM_LEAD_NS)
+
+
+CREDIT_ROWS = 64
+CREDIT_BEATS = 4
+
+
+def credit(begun: int, before: int) -> int:
+    """Rows of a closed loop, which have no due instants, that a worker may have begun before its next beat counts.
+
+    It has begun *begun* of its shard now and *before* at its last beat: four beats' worth ahead is never in its way.
+    """
+    return begun + CREDIT_ROWS + CREDIT_BEATS * max(0, begun - before)

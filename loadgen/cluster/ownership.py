@@ -16,7 +16,8 @@ class Loss:
     """A worker that was lost, or left: instants on the schedule's clock, in nanoseconds.
 
     Nothing due at or after ``horizon_ns`` was sent by it. Its rows due at or after ``from_ns`` went to ``heirs``
-    (none: to nobody).
+    (none: to nobody). In a closed loop, whose rows have no due instants, ``from_ns`` counts rows of its shard:
+    beyond it nothing was begun.
     """
 
     worker: int

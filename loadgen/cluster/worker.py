@@ -37,8 +37,8 @@ class WorkerHost(Protocol):
     def start(self, t0_ns: int) -> None:
         """Send row after row from *t0_ns* (this host's clock) on, within the permit."""
 
-    def permit(self, until_ns: int) -> None:
-        """Nothing may be sent at *until_ns* or later."""
+    def permit(self, until_ns: int, rows: int | None) -> None:
+        """Nothing may be sent at *until_ns* or later; a closed loop may begin *rows* of its shard (None: as before)."""
 
     def claim(self, claim: Claim) -> None:
         """Rows of a lost worker that are this one's now."""
@@ -50,7 +50,7 @@ class WorkerHost(Protocol):
         """Send nothing more, wait for the answers under way, end."""
 
     def status(self) -> Json:
-        """Counters for the master's display, and ``all_sent``: whether no row is left."""
+        """Counters for the master's display, and ``all_sent`` (no row is left), ``begun`` (rows of a closed loop)."""
 
     def live(self) -> Json:
         """Histograms since the start, for the display."""
@@ -179,7 +179,7 @@ class Worker:
             self.fenced = True
             horizon_ns = max(0, self._now_ns() - self.t0_ns) + LEAVE_LEAD_NS
             self._leave_at_ns, self._why = self.t0_ns + horizon_ns, reason
-            self._host.permit(self._leave_at_ns)
+            self._host.permit(self._leave_at_ns, None)
             self.say("leaving", {"horizon_ns": horizon_ns, "reason": reason})
 
     def _stop(self, name: str, reason: str) -> None:
@@ -230,7 +230,7 @@ class Worker:
         self._outbox.confirm(int(message["seen"]))
         self.offset.take(int(message["t1"]), int(message["t2"]), int(message["t3"]), now_ns)
         if message["lease"] and not self.fenced:
-            self._host.permit(lease_end_ns(int(message["t1"])))
+            self._host.permit(lease_end_ns(int(message["t1"])), int(message["rows"]))
 
     def _obey(self, controls: list[list[Any]]) -> None:
         for _, kind, data in self._inbox.take(controls):
@@ -262,7 +262,7 @@ class Worker:
             return
         own_t0_ns = t0_ns - best.offset_ns
         self.t0_ns = own_t0_ns
-        self._host.permit(0)
+        self._host.permit(0, 0)
         self._host.start(own_t0_ns)
         bound_ns = best.bound_at(own_t0_ns)
         self.say(

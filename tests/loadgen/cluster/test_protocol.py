@@ -145,6 +145,12 @@ def test_a_worker_with_another_schedule_stops_the_run_before_the_first_send() ->
     assert all("another schedule" in (w.over_words or "") for w in found.workers)
 
 
+def test_a_hello_that_had_to_be_repeated_is_answered_all_the_same() -> None:
+    found = cluster(delays_ns=[(700 * MS, 700 * MS)] * 3, token=b"a token")
+    found.run(6)
+    assert len(found.coordinator.members) == 3
+
+
 def test_a_worker_without_the_token_is_told_no_plan() -> None:
     found = cluster(token=b"the right token")
     found.tokens[1] = b"a wrong token"
@@ -252,6 +258,27 @@ def test_rows_held_for_a_cap_are_not_sent_after_the_lease_either() -> None:
     found.run()
     check_laws(found)
     assert outcomes(found)["lost"] > 0
+
+
+def test_a_closed_loop_keeps_its_exact_concurrency_and_loses_only_what_was_begun() -> None:
+    rows = [ScheduleRow(i, 0, 8, 8) for i in range(3000)]
+    skews = [5 * S, 0, -5 * S]
+    whole = Cluster(rows, skews, caps=Caps(concurrency=7), slots=7, service_ns=20 * MS)
+    whole.run()
+    check_laws(whole)
+    assert outcomes(whole) == {"ok": 3000}
+    assert [whole.workers[i].dispatcher.dispatched for i in range(3)] == [  # type: ignore[union-attr]
+        sum(i % 7 % 3 == worker for i in range(3000)) for worker in range(3)
+    ]
+    found = Cluster(rows, skews, caps=Caps(concurrency=7), slots=7, service_ns=20 * MS)
+    found.after(5, lambda: setattr(found.workers[0].process, "killed", True))
+    found.run()
+    check_laws(found)
+    counts = outcomes(found)
+    sent = {index for index, _, _ in found.sent}
+    assert all(r.index not in sent for r in found.accounts() if r.outcome is Outcome.NOT_SENT)
+    assert 0 < counts["lost"] < 900
+    assert counts["not_sent"] > 200
 
 
 def test_a_lost_worker_is_granted_no_lease() -> None:

@@ -7,14 +7,14 @@ Every worker has a clock of its own. The server keeps who sent what when, on the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loadgen.clock import VirtualClock
 from loadgen.cluster.accounts import Verdict, missing_records
 from loadgen.cluster.coordinator import Coordinator, Settings
 from loadgen.cluster.messages import Json
-from loadgen.cluster.shard import Claim, ClaimedRows, claim_of
+from loadgen.cluster.shard import Claim, ClaimedRows, claim_of, even_share
 from loadgen.cluster.worker import Worker
 from loadgen.dispatch import Caps, Dispatcher
 from loadgen.prompts import RenderedAhead, Request
@@ -155,7 +155,7 @@ class FakeWorker:
         self.queue = RenderedAhead(self.rows, FakeWriter(), "r")  # type: ignore[arg-type]
         self.dispatcher = Dispatcher(
             self.queue, self, lambda callback: WorkerTimer(self, callback), self._send, self.records.append,
-            self.cluster.caps,
+            self.cluster.caps_of(self),
         )  # fmt: skip
         self.dispatcher.more_may_come, self.dispatcher.accounts_for_rest = True, False
         self.machine.say("built")
@@ -166,8 +166,10 @@ class FakeWorker:
         self.queue.begin(t0_ns)
         self.dispatcher.start(t0_ns)
 
-    def permit(self, until_ns: int) -> None:
+    def permit(self, until_ns: int, rows: int | None) -> None:
         assert self.dispatcher is not None
+        if rows is not None:
+            self.dispatcher.grant(rows)
         self.dispatcher.permit(until_ns)
 
     def claim(self, claim: Claim) -> None:
@@ -185,7 +187,7 @@ class FakeWorker:
 
     def status(self) -> Json:
         assert self.dispatcher is not None
-        return {"all_sent": not self.dispatcher.has_rows}
+        return {"all_sent": not self.dispatcher.has_rows, "begun": self.dispatcher.begun}
 
     def live(self) -> Json:
         return {}
@@ -251,6 +253,11 @@ class Cluster:
 
     def token_of(self, number: int) -> bytes:
         return self.tokens.get(number, self.coordinator.settings.token)
+
+    def caps_of(self, worker: FakeWorker) -> Caps:
+        number, of = self.coordinator.members[worker.peer].number, len(self.workers)
+        slots = self.caps.concurrency
+        return replace(self.caps, concurrency=slots and even_share(slots, number, of))
 
     def digest_of(self, peer: str) -> str:
         return self.digests.get(peer, "d")
