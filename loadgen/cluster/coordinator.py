@@ -9,10 +9,9 @@ nothing sent.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal
 
-from loadgen.cluster.hello import MASTER, WORKER, new_nonce, proof, proves
+from loadgen.cluster.gate import Gate
 from loadgen.cluster.lease import (
     LEASE_NS,
     LOST_NS,
@@ -21,8 +20,9 @@ from loadgen.cluster.lease import (
     credit,
     takeover_from_ns,
 )
-from loadgen.cluster.messages import VERSION, Inbox, Json, Outbox
-from loadgen.cluster.ownership import Loss, LossPolicy, Ownership
+from loadgen.cluster.members import MasterHost, Member, Settings
+from loadgen.cluster.messages import Json
+from loadgen.cluster.ownership import Loss, Ownership
 
 START_LEAD_NS = 1_000 * MS
 REVIVED_WAIT_NS = 15_000 * MS
@@ -37,73 +37,6 @@ NEXT_BY: dict[Phase, tuple[str, Phase]] = {
     "finishing": ("done", "over"),
 }
 """What every worker must have said before the next phase begins."""
-
-
-class MasterHost(Protocol):
-    """The machine's hands."""
-
-    def send(self, peer: str, message: Json) -> None:
-        """Send to a worker by its address in the fabric."""
-
-    def store(self, worker: int, offset: int, data: bytes) -> None:
-        """Append a piece to a worker's copy; answer by `Coordinator.stored`."""
-
-    def note(self, event: str, **fields: Any) -> None:
-        """Keep an event for the run's files."""
-
-    def begin(self) -> None:
-        """All have confirmed t0, and none has the right to send yet: write the plan down."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the run is. ``work`` goes to every worker: plan, run id and salt, no secret. ``slots``: a closed loop's."""
-
-    expect: int
-    work: Json
-    digest: str | None
-    token: bytes = b""
-    on_loss: LossPolicy = "take-over"
-    slots: int | None = None
-    start_at_ns: int | None = None
-    """On the master's clock; None: as soon as all are ready."""
-    hold: bool = False
-    """Wait for `Coordinator.release` too; whoever has joined by then takes part, if they are at least ``expect``."""
-
-
-@dataclass
-class Member:
-    """One worker as the master knows it."""
-
-    number: int
-    peer: str
-    facts: Json
-    heard_ns: int
-    outbox: Outbox = field(default_factory=Outbox)
-    inbox: Inbox = field(default_factory=Inbox)
-    said: dict[str, Json] = field(default_factory=dict)
-    lease_ns: int | None = None
-    """End of the last lease granted, on the worker's clock."""
-    status: Json = field(default_factory=dict)
-    live: Json = field(default_factory=dict)
-    granted: int = 0
-    """Rows of a closed loop that it may have begun."""
-    claims: int = 0
-    """Claims told beyond its first one."""
-    lost: bool = False
-    revived: bool = False
-    stored: int = 0
-    beats: int = 0
-
-    @property
-    def all_sent(self) -> bool:
-        """Whether it has sent all the rows that it was told of so far."""
-        return int(self.said.get("all_sent", {}).get("claims", -1)) == self.claims
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended and the master has all its records."""
-        return "done" in self.said and self.stored >= int(self.said["done"].get("size", 0))
 
 
 class Coordinator:
@@ -121,7 +54,7 @@ class Coordinator:
         """Words and exit code when nothing was sent."""
         self.stop: tuple[str, str, int] | None = None
         """Name, reason and instant (schedule's clock) of what cut the run short."""
-        self._challenges: dict[str, tuple[bytes, bytes, Json]] = {}
+        self._gate = Gate(settings.token)
         self._finishing_ns = 0
         self._ticked_ns: int | None = None
 
@@ -144,43 +77,25 @@ class Coordinator:
         """One message from a worker. Whoever has not proved to know the token is told nothing but a nonce."""
         kind = message.get("m")
         member = self.members.get(peer)
-        if kind == "hello" and member is None:
-            self._challenge(peer, message)
-        elif kind == "answer" and member is None:
-            self._admit(peer, message)
-        elif member is None:
-            return
+        if member is None:
+            self._join(peer, message)
         elif kind == "beat":
             self._beat(member, message)
         elif kind == "ship":
             self._host.store(member.number, int(message["offset"]), message["data"])
         self._advance()
 
-    def _challenge(self, peer: str, message: Json) -> None:
-        theirs = message.get("nonce")
-        if message.get("version") != VERSION or not isinstance(theirs, bytes) or len(theirs) < 16:
-            self._host.send(peer, {"m": "refused", "words": f"the master speaks version {VERSION}"})
-            return
-        known = self._challenges.get(peer)  # a hello that was repeated must not make its first answer wrong
-        mine = known[0] if known is not None and known[1] == theirs else new_nonce()
-        self._challenges[peer] = (mine, theirs, dict(message.get("facts") or {}))
-        proved = proof(self.settings.token, MASTER, mine, theirs)
-        self._host.send(peer, {"m": "challenge", "nonce": mine, "proof": proved})
-
-    def _admit(self, peer: str, message: Json) -> None:
-        if peer not in self._challenges:
-            return
-        mine, theirs, facts = self._challenges.pop(peer)
-        if not proves(message.get("proof"), self.settings.token, WORKER, theirs, mine):
-            self._host.note("refused", peer=peer, why="it does not know the token")
-            self._host.send(peer, {"m": "refused", "words": "the master has another cluster token"})
-            return
-        if self.phase != "gathering":
-            self._host.send(peer, {"m": "refused", "words": "the run has begun without this worker"})
-            return
-        number = len(self.members)
-        self.members[peer] = Member(number, peer, facts, self._now_ns())
-        self._host.send(peer, {"m": "welcome", "number": number})
+    def _join(self, peer: str, message: Json) -> None:
+        """A stranger speaks: once it has proved who it is it becomes a member, unless the run has begun."""
+        answer, facts = self._gate.answer(peer, message)
+        if facts is not None and self.phase != "gathering":
+            answer = {"m": "refused", "words": "the run has begun without this worker"}
+        elif facts is not None:
+            number = len(self.members)
+            self.members[peer] = Member(number, peer, facts, self._now_ns())
+            answer = {"m": "welcome", "number": number}
+        if answer is not None:
+            self._host.send(peer, answer)
 
     def _beat(self, member: Member, message: Json) -> None:
         heard_ns = self._now_ns()

@@ -18,8 +18,9 @@ from locust.runners import MasterRunner
 
 from loadgen.clock import Anchor, measure_anchor
 from loadgen.cluster.accounts import Verdict, missing_records, recorded_indices
-from loadgen.cluster.coordinator import Coordinator, Member, Settings
+from loadgen.cluster.coordinator import Coordinator
 from loadgen.cluster.lease import LOST_NS
+from loadgen.cluster.members import Member, Settings
 from loadgen.cluster.messages import Json
 from loadgen.cluster.offsets import clock_identity
 from loadgen.cluster.ownership import LossPolicy

@@ -12,7 +12,8 @@ from typing import Any
 
 from loadgen.clock import VirtualClock
 from loadgen.cluster.accounts import Verdict, missing_records
-from loadgen.cluster.coordinator import Coordinator, Settings
+from loadgen.cluster.coordinator import Coordinator
+from loadgen.cluster.members import Settings
 from loadgen.cluster.messages import Json
 from loadgen.cluster.shard import Claim, ClaimedRows, claim_of, even_share
 from loadgen.cluster.worker import Worker
