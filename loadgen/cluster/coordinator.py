@@ -182,13 +182,14 @@ class Coordinator:
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
         if phase == "planning":
-            self.ownership = Ownership(len(self.members), self.settings.slots)
+            slots = len(self.members) if self.settings.open_ended else self.settings.slots
+            self.ownership = Ownership(len(self.members), slots)
             for member in self.alive():
                 probe = {"number": member.number, "probe": member.number == 0}
                 self._tell(member, "plan", {**self.settings.work, **probe})
         elif phase == "building":
             for member in self.alive():
-                shard = {"part": member.number, "of": len(self.members), "slots": self.settings.slots}
+                shard = {"part": member.number, "of": len(self.members), "slots": self.ownership.slots}
                 self._tell(member, "build", {"facts": self.facts, **shard})
         elif phase == "starting":
             soonest = self._now_ns() + START_LEAD_NS

@@ -113,12 +113,18 @@ class MasterFabric:
                 raise UsageError("--start-at lies in the past")
         names = {"run_id": self._run_id, "salt": self._salt}
         work = {"plan": plan_to_work(self.plan), "clock": clock_identity(), **names}
-        digest = self.survey.digest if self.survey else None
         options = self._options
         return Settings(
-            options.expect, work, digest, options.token, options.on_loss, self.plan.concurrency, start_at_ns,
-            options.hold,
-        )  # fmt: skip
+            expect=options.expect,
+            work=work,
+            digest=self.survey.digest if self.survey else None,
+            token=options.token,
+            on_loss=options.on_loss,
+            slots=self.plan.concurrency,
+            open_ended=self._basis.schedule.open_ended,
+            start_at_ns=start_at_ns,
+            hold=options.hold,
+        )
 
     def start(self, *, guarded: bool = False) -> None:
         """Listen, and lead from now on. *guarded*: the runner has its `guard` already."""

@@ -35,6 +35,8 @@ class Settings:
     token: bytes = b""
     on_loss: LossPolicy = "take-over"
     slots: int | None = None
+    open_ended: bool = False
+    """A closed loop that ends by time: its rows need no share in proportion to slots, row i is shard i mod n's."""
     start_at_ns: int | None = None
     """On the master's clock; None: as soon as all are ready."""
     hold: bool = False
