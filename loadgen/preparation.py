@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gevent.event import Event
 
-from loadgen import __version__
+from loadgen import __version__, calibration
 from loadgen.breaker import Breaker
 from loadgen.clients import CLIENTS
 from loadgen.clients.dialect import Dialect
@@ -23,15 +23,18 @@ from loadgen.endpoint import EndpointFacts, Prober, probe_endpoint
 from loadgen.engine import Engine, EngineOptions
 from loadgen.errors import UsageError
 from loadgen.keyfile import KeyFile
+from loadgen.net.batched import PAUSE_NS, BatchedReads
 from loadgen.net.pool import Pool
 from loadgen.net.stamps import StampClock
 from loadgen.net.target import Target, TlsOptions, resolve_target
 from loadgen.plan import Plan, is_loopback, plan_to_json
-from loadgen.prompts import Followers, Prompts, PromptWriter, RenderedAhead, RequestWriter
+from loadgen.prompts import Followers, Prompts, PromptWriter, RenderedAhead, RequestWriter, Writer
 from loadgen.record import Record
+from loadgen.retrying import chance_of, rule_of
 from loadgen.rundir import anchor_to_json, host_facts, new_run_directory, versions, write_plan
 from loadgen.schedule import Schedule, ScheduleRow, Survey
 from loadgen.spool import Spool
+from loadgen.telling import ClassPools, Endpoint, class_writer, own_urls
 from loadgen.workload import schedule_of
 
 OPEN_AHEAD_MOST = 256
@@ -52,6 +55,8 @@ class Prepared:
     engine: Engine
     run_id: str
     content: dict[str, Any]
+    warning: str | None = None
+    """What this machine's calibration says against the plan."""
     failure: Exception | None = None
     over: Event = field(default_factory=Event)
 
@@ -68,6 +73,8 @@ class Prepared:
             engine.spool.open({"worker": "0", **kept, "pid": os.getpid(), "t0_ns": t0_ns, "anchor": anchor})
         except OSError as error:
             raise UsageError(f"cannot write {engine.spool.path}: {error.strerror}") from None
+        if self.warning is not None:
+            engine.spool.event("warning", t_ns=time.monotonic_ns(), text=self.warning)
         engine.run(t0_ns)
 
 
@@ -108,9 +115,10 @@ def check_target(plan: Plan) -> None:
     """Refuse a run without a target, or at a machine that nobody has said is theirs."""
     if plan.base_url is None:
         raise UsageError("no endpoint: name one with --base-url")
-    if not plan.i_own_this_endpoint and not is_loopback(plan.base_url):
+    far = [url for url in (plan.base_url, *own_urls(plan)) if not is_loopback(url)]
+    if far and not plan.i_own_this_endpoint:
         raise UsageError(
-            f"{plan.base_url} is not on this machine: a load test can take it down. "
+            f"{far[0]} is not on this machine: a load test can take it down. "
             "Say --i-own-this-endpoint if it is yours to test"
         )
     if plan.trace is None and plan.arrival is None and plan.concurrency is None:
@@ -157,34 +165,34 @@ def request_head(target: Target, dialect: Dialect, headers: dict[str, str]) -> b
     return "\r\n".join(lines).encode("latin-1", errors="replace") + b"\r\n"
 
 
-def key_refresher(basis: Basis, writer: RequestWriter) -> Callable[[], None]:
-    """Looks at the key's file, if there is one; requests rendered after a change carry the new key."""
-    plan = basis.plan
-    if plan.api_key_file is None:
-        return lambda: None
-
-    def renew(key: str) -> None:
-        writer.replace_head(request_head(basis.target, basis.dialect, request_headers(plan, key)))
-
-    return KeyFile(plan.api_key_file, None, renew).refresh
+Facts = Mapping[str, EndpointFacts]
+"""What the endpoints are: the plan's own under "", those of classes with a base URL of their own under that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a plan means before anybody is asked: its schedule, dialect, target and headers."""
+    """What a plan means before anybody is asked: its schedule, dialect, targets and headers."""
 
     plan: Plan
     dialect: Dialect
     joints: tuple[bytes, bytes] | None
     schedule: Schedule
-    target: Target
     headers: dict[str, str]
+    targets: Mapping[str, Target]
+    """Keyed as `Facts`."""
 
-    def probe(self) -> EndpointFacts:
-        """Ask the endpoint what it is. Raises UnreachableError or UsageError with its own words."""
-        return probe_endpoint(
-            Prober(self.target, self.headers, str(self.plan.base_url)), self.plan, self.dialect
-        )
+    def probe(self) -> Facts:
+        """Ask the endpoints what they are. Raises UnreachableError or UsageError with their own words."""
+        return {url: self._probe(url) for url in self.targets}
+
+    def _probe(self, url: str) -> EndpointFacts:
+        """The model of a class's own endpoint is the class's, or the only one that it lists."""
+        plan = self.plan
+        if url:
+            models = [one.model for one in plan.classes if one.base_url == url and one.model is not None]
+            model = models[0] if models else plan.model
+            plan = plan.model_copy(update={"base_url": url, "model": model, "classes": []})
+        return probe_endpoint(Prober(self.targets[url], self.headers, str(plan.base_url)), plan, self.dialect)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +216,9 @@ def lay_basis(plan: Plan) -> Basis:
     joints = carried_joints(plan, dialect)
     schedule = schedule_of(plan)
     tls = TlsOptions(plan.tls_ca, plan.tls_cert, plan.tls_key, plan.tls_server_name, not plan.tls_insecure)
-    target = resolve_target(plan.base_url, tls)
-    return Basis(plan, dialect, joints, schedule, target, request_headers(plan, key))
+    targets = {"": resolve_target(plan.base_url, tls)}
+    targets |= {url: resolve_target(url, tls) for url in own_urls(plan)}
+    return Basis(plan, dialect, joints, schedule, request_headers(plan, key), targets)
 
 
 def refuse_empty(survey: Survey | None) -> None:
@@ -218,14 +227,21 @@ def refuse_empty(survey: Survey | None) -> None:
         raise UsageError("the schedule is empty: no row lies in the window")
 
 
-def make_engine(basis: Basis, facts: EndpointFacts, share: Share, stamps: StampClock) -> Engine:
+def make_engine(basis: Basis, facts: Facts, share: Share, stamps: StampClock) -> Engine:
     """The engine of one share."""
     plan = basis.plan
-    prompts = PromptWriter(share.salt, facts.overhead)
-    talk = Conversations(prompts, basis.joints) if basis.joints is not None else None
-    writer = request_writer(plan, basis.target, facts, basis.headers, talk or prompts)
+    prompts = {url: PromptWriter(share.salt, one.overhead) for url, one in facts.items()}
+    talk = Conversations(prompts[""], basis.joints) if basis.joints is not None else None
+    places = {
+        url: Endpoint(target, facts[url], talk if talk is not None and not url else prompts[url])
+        for url, target in basis.targets.items()
+    }
+
+    def writer_with(headers: dict[str, str]) -> Writer:
+        return class_writer(plan, headers, places[""], places, request_writer)
+
     followers: Followers = "settled" if talk else "soon" if basis.schedule.together else "ahead"
-    queue = RenderedAhead(share.rows, writer, share.run_id, followers=followers)
+    queue = RenderedAhead(share.rows, writer_with(basis.headers), share.run_id, followers=followers)
     options = EngineOptions(
         dialect=basis.dialect,
         caps=share.caps,
@@ -233,15 +249,35 @@ def make_engine(basis: Basis, facts: EndpointFacts, share: Share, stamps: StampC
         drain_timeout_ns=plan.drain_timeout,
         open_ahead=share.open_ahead,
         breaker=Breaker(plan.breaker_error_rate),
+        retry=rule_of(plan),
+        chance=chance_of(plan),
         on_answer_text=talk.answered if talk else None,
-        refresh_key=key_refresher(basis, writer),
+        refresh_key=key_refresher(plan, lambda headers: queue.write_with(writer_with(headers))),
     )
     spool = Spool(share.directory / f"records-{share.worker}.jsonl")
-    return Engine(options, queue, Pool(basis.target, stamps, plan.reuse), stamps, spool)
+    return Engine(options, queue, pools_of(basis, stamps), stamps, spool)
 
 
-def run_content(basis: Basis, survey: Survey | None, facts: EndpointFacts, names: tuple[str, str]) -> Json:
+def pools_of(basis: Basis, stamps: StampClock) -> Pool | ClassPools:
+    """One pool, or one for each of several endpoints."""
+    plan, reads = basis.plan, BatchedReads(PAUSE_NS)
+    pools = {url: Pool(target, stamps, plan.reuse, reads) for url, target in basis.targets.items()}
+    if len(pools) == 1:
+        return pools[""]
+    own = {one.name: (url, pools[url]) for one in plan.classes if (url := one.base_url) is not None}
+    return ClassPools(pools[""], str(plan.base_url), own)
+
+
+def key_refresher(plan: Plan, renew: Callable[[dict[str, str]], None]) -> Callable[[], None]:
+    """Looks at the key's file, if there is one; *renew* gets all headers with the new key after a change."""
+    if plan.api_key_file is None:
+        return lambda: None
+    return KeyFile(plan.api_key_file, None, lambda key: renew(request_headers(plan, key))).refresh
+
+
+def run_content(basis: Basis, survey: Survey | None, facts: Facts, names: tuple[str, str]) -> Json:
     """What plan.json says of any run; *names*: run id and salt."""
+    others = {url: one.to_json() for url, one in facts.items() if url}
     return {
         "run_id": names[0],
         "plan": plan_to_json(basis.plan),
@@ -251,7 +287,8 @@ def run_content(basis: Basis, survey: Survey | None, facts: EndpointFacts, names
         "salt": names[1],
         "scheduled": survey.requests if survey else None,
         "schedule": basis.schedule.describe(survey),
-        "endpoint": facts.to_json(),
+        "endpoint": facts[""].to_json(),
+        **({"endpoints": others} if others else {}),
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
 
@@ -279,7 +316,18 @@ def prepare(plan: Plan) -> Prepared:
     caps = Caps(plan.concurrency, plan.max_concurrency, schedule.limit_ns)
     share = Share(schedule.rows(), caps, open_ahead_of(plan, survey), directory, run_id, salt)
     engine = make_engine(basis, facts, share, stamps)
-    return Prepared(plan, directory, schedule, survey, facts, engine, run_id, content)
+    warning = beyond_calibration(survey)
+    return Prepared(plan, directory, schedule, survey, facts[""], engine, run_id, content, warning)
+
+
+def beyond_calibration(survey: Survey | None, workers: int = 1) -> str | None:
+    """A warning where the plan asks more than this machine was found to generate; None where nobody knows."""
+    if survey is None or survey.requests == 0:
+        return None
+    known = calibration.load()
+    if known is None:
+        return None
+    return known.warning(survey.peak_rate_per_s, survey.output_tokens / survey.requests, workers)
 
 
 def open_ahead_of(plan: Plan, survey: Survey | None) -> int:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import islice
 from typing import Any, Literal, Protocol
 
 import orjson
@@ -25,19 +26,49 @@ from loadgen.schedule import ScheduleRow
 WORDS_IN_LIST = 4096
 
 
+WORD_BY_WORD = 64
+"""The words at a text's beginning that are chosen one by one: no two texts share them, and so no prefix."""
+
+PHRASE_WORDS, PHRASES = 128, 1024
+
+
 class Words:
-    """The word list as a table of 65,536 entries: two bytes of hash choose a word, each with equal chance."""
+    """The word list as a table of 65,536 entries: two bytes of hash choose a word, each with equal chance.
+
+    Beyond its first `WORD_BY_WORD` words a text is made of phrases, each chosen by two bytes out of `PHRASES` made
+    from the same list: a prompt of 64K tokens would else cost many times what sending it does. Prefix caches, which
+    know a block by all that stands before it, cannot find a phrase again.
+    """
 
     def __init__(self) -> None:
         words = files("loadgen").joinpath("words.txt").read_bytes().split()
         if len(words) != WORDS_IN_LIST:
             raise ValueError(f"words.txt holds {len(words)} words, not {WORDS_IN_LIST}")
         self._table = [b" " + word for word in words] * (65536 // WORDS_IN_LIST)
+        self._phrases: list[bytes] = []
 
     def text(self, key: bytes, count: int) -> bytes:
-        """*count* words chosen by *key*, each with its leading space."""
-        choice = memoryview(hashlib.shake_128(key).digest(2 * count)).cast("H")
-        return b"".join(map(self._table.__getitem__, choice))
+        """*count* words chosen by *key*, each with its leading space; fewer words are the beginning of more."""
+        if count <= WORD_BY_WORD:
+            return b"".join(map(self._table.__getitem__, _choices(key, count)))
+        whole, part = divmod(count - WORD_BY_WORD, PHRASE_WORDS)
+        choices = _choices(key, WORD_BY_WORD + whole + 1)
+        phrases = self._phrases or self._make_phrases()
+        found = [*map(self._table.__getitem__, choices[:WORD_BY_WORD])]
+        found += map(phrases.__getitem__, choices[WORD_BY_WORD:-1])
+        if part:
+            found.append(b" ".join(phrases[choices[-1]].split(b" ", part + 1)[: part + 1]))
+        return b"".join(found)
+
+    def _make_phrases(self) -> list[bytes]:
+        words = iter(map(self._table.__getitem__, _choices(b"phrases", PHRASES * PHRASE_WORDS)))
+        phrases = [b"".join(islice(words, PHRASE_WORDS)) for _ in range(PHRASES)]
+        self._phrases = phrases * (65536 // PHRASES)
+        return self._phrases
+
+
+def _choices(key: bytes, count: int) -> memoryview[int]:
+    return memoryview(hashlib.shake_128(key).digest(2 * count)).cast("H")
 
 
 class PromptWriter:
@@ -90,6 +121,13 @@ class PromptWriter:
         return self._words.text(b"%s/answer/%d" % (self._salt, index), count)
 
 
+class Writer(Protocol):
+    """Rows to bytes on the wire."""
+
+    def write(self, row: ScheduleRow, request_id: str) -> bytes:
+        """The request's head and body."""
+
+
 class Prompts(Protocol):
     """What makes a row's prompt: JSON-safe bytes."""
 
@@ -109,6 +147,8 @@ class Request:
     think_ns: int | None = None
     row: ScheduleRow | None = None
     last: bool = False
+    cancel_ns: int | None = None
+    cancel_tokens: int | None = None
 
 
 class RequestWriter:
@@ -123,10 +163,6 @@ class RequestWriter:
         self._before, self._after = before, after[:-1]
         self._head = head
         self._prompts = prompts
-
-    def replace_head(self, head: bytes) -> None:
-        """Requests rendered from now on begin with *head*."""
-        self._head = head
 
     def write(self, row: ScheduleRow, request_id: str) -> bytes:
         """The request's head and body, ready to be sent as they are."""
@@ -160,7 +196,7 @@ class RenderedAhead:
     def __init__(
         self,
         rows: Iterator[ScheduleRow],
-        writer: RequestWriter,
+        writer: Writer,
         run_id: str,
         look_ahead: tuple[int, int, int] = (2_000_000_000, 64_000_000, 4096),
         followers: Followers = "ahead",
@@ -173,6 +209,10 @@ class RenderedAhead:
         self._begun: set[str] = set()
         self._soon: deque[Request] = deque()
         self.exhausted = False
+
+    def write_with(self, writer: Writer) -> None:
+        """Rows rendered from now on are written by *writer*."""
+        self._writer = writer
 
     def begin(self, t0_ns: int) -> None:
         """Place rows rendered so far and all later ones on the clock: the schedule's instant 0 is *t0_ns*."""
@@ -191,7 +231,7 @@ class RenderedAhead:
     def _place(self, row: ScheduleRow) -> None:
         record = new_record(row, self._run_id)
         record.due_ns += self._t0_ns
-        request = Request(record, b"", row.think_ns, row, row.last)
+        request = Request(record, b"", row.think_ns, row, row.last, row.cancel_ns, row.cancel_tokens)
         if not self._follows(row):
             self.complete(request)
             self._bytes += len(request.payload)

@@ -1,9 +1,11 @@
 """Questions about a deployment: each sends what it must and judges what came back."""
 
 from scenarios.benchmark import BENCHMARK
+from scenarios.priority_inversion import PRIORITY_INVERSION
 from scenarios.scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
     BENCHMARK.name: BENCHMARK,
+    PRIORITY_INVERSION.name: PRIORITY_INVERSION,
 }
 """By name. Another question is one more file and one more line here."""

@@ -14,6 +14,7 @@ from loadgen.errors import ExitCode, LoadgenError, UsageError
 
 COMMANDS = {
     "run": "send a load at an endpoint and report what happened",
+    "calibrate": "find out what this machine can generate, and how many workers a load wants",
     "demo": "see it work: the built-in endpoint, a bursty load, a report",
     "report": "compute the report of a run directory again",
     "compare": "say which of two or more runs is better, and whether one can tell",

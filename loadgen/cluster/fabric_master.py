@@ -172,7 +172,7 @@ class MasterFabric:
         assert t0_ns is not None
         members = sorted(coordinator.members.values(), key=lambda m: m.number)
         names = self._run_id, self._salt
-        facts = EndpointFacts(**coordinator.facts)
+        facts = {url: EndpointFacts(**one) for url, one in coordinator.facts.items()}
         content = run_content(self._basis, self.survey, facts, names)
         anchor = anchor_to_json(self._anchor)
         write_plan(

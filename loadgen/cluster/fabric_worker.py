@@ -29,7 +29,7 @@ from loadgen.errors import LoadgenError
 from loadgen.live import Histogram
 from loadgen.net.stamps import StampClock
 from loadgen.net.timer import LoopTimer
-from loadgen.preparation import Basis, Share, lay_basis, make_engine, open_ahead_of, run_content
+from loadgen.preparation import Basis, Facts, Share, lay_basis, make_engine, open_ahead_of, run_content
 from loadgen.record import Outcome, Record
 from loadgen.rundir import anchor_to_json, host_facts, new_run_directory, write_plan
 from loadgen.schedule import ScheduleRow, survey
@@ -200,13 +200,13 @@ class WorkerFabric:
         )
         if data["clock"] and data["clock"] == clock_identity() and not self._options.force_exchange:
             self.machine.offset = OffsetEstimate(same_clock=True)
-        facts = self._basis.probe().to_json() if data["probe"] else None
+        facts = {url: one.to_json() for url, one in self._basis.probe().items()} if data["probe"] else None
         digest = self._survey.digest if self._survey else None
         self.machine.say("ready", {"digest": digest, "facts": facts})
 
     def _build(self, data: Json) -> None:
         part, of, slots = int(data["part"]), int(data["of"]), data["slots"]
-        self._part, self._facts = part, EndpointFacts(**data["facts"])
+        self._part, self._facts = part, facts_from(data["facts"])
         self.directory = new_run_directory(self._spool_directory(part))
         self._t0_ns = now_ns()  # until the master says it: nothing is due, so nothing is forgotten
         basis = self._basis
@@ -271,6 +271,11 @@ class WorkerFabric:
             self._histograms["ttft"].add(record.first_ns - record.sent_ns)
         if record.sent_ns is not None and record.last_ns is not None:
             self._histograms["e2e"].add(record.last_ns - record.sent_ns)
+
+
+def facts_from(told: Json) -> Facts:
+    """What worker 0 found out about the endpoints."""
+    return {url: EndpointFacts(**one) for url, one in told.items()}
 
 
 def breathing(rows: Iterable[ScheduleRow]) -> Iterator[ScheduleRow]:

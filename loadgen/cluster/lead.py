@@ -25,6 +25,7 @@ from loadgen.cluster.show import Show
 from loadgen.driver import Driven, collect_samples
 from loadgen.errors import UsageError
 from loadgen.plan import Plan
+from loadgen.preparation import beyond_calibration
 from loadgen.report.summary import write_reports
 from loadgen.users import request_reporter
 
@@ -73,6 +74,8 @@ def _led(fabric: MasterFabric, runner: Any, workers: LocalWorkers, how: Lead, sh
             f"loadgen: listening on {how.host}:{runner.server.port} for {how.master.expect} workers",
             file=sys.stderr, flush=True,
         )  # fmt: skip
+    if (warning := beyond_calibration(fabric.survey, how.local or 1)) is not None and how.local:
+        print(f"loadgen: warning: {warning}", file=sys.stderr)
     watcher = gevent.spawn(_watch_processes, fabric, workers)
     show = Show(fabric, sys.stderr) if show_progress else None
     drawing = gevent.spawn(show.follow) if show else None

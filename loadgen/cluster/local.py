@@ -11,8 +11,8 @@ from pathlib import Path
 import orjson
 
 from loadgen.cluster.hello import TOKEN_ENV
-from loadgen.cluster.work import SECRET_HEADERS_ENV
-from loadgen.plan import Plan, is_secret
+from loadgen.cluster.work import SECRET_HEADERS_ENV, secrets_of
+from loadgen.plan import Plan
 
 END_S = 10.0
 
@@ -25,12 +25,11 @@ class LocalWorkers:
                          "--master-port", str(port), *options]  # fmt: skip
         here = str(Path(__file__).parents[2])
         path = os.pathsep.join(part for part in (here, os.environ.get("PYTHONPATH", "")) if part)
-        secret = {name: value for name, value in plan.header.items() if is_secret(name)}
         self._env = {
             **os.environ,
             "PYTHONPATH": path,
             TOKEN_ENV: token.decode(),
-            SECRET_HEADERS_ENV: orjson.dumps(secret).decode(),
+            SECRET_HEADERS_ENV: orjson.dumps(secrets_of(plan)).decode(),
         }
         self.spool = spool
         self.processes: list[subprocess.Popen[bytes]] = []

@@ -11,6 +11,7 @@ from loadgen.cluster.messages import Json
 from loadgen.errors import UsageError
 from loadgen.plan import DURATIONS, Plan, build_plan, is_secret
 
+CLASS_DURATIONS = ("correlation_time", "start", "duration")
 SECRET_HEADERS_ENV = "LOADGEN_SECRET_HEADERS"
 """A JSON object of the headers that do not travel; the master sets it for the workers that it starts itself."""
 
@@ -21,8 +22,20 @@ def plan_to_work(plan: Plan) -> Json:
     for name in DURATIONS:
         row[name] = None if row[name] is None else f"{row[name]}ns"
     row["limits"]["lag_p99_ns"] = f"{row['limits']['lag_p99_ns']}ns"
-    row["header"] = {name: value for name, value in plan.header.items() if not is_secret(name)}
-    return {"options": row, "secret_headers": sorted(filter(is_secret, plan.header))}
+    for one in row["classes"]:
+        for name in CLASS_DURATIONS:
+            one[name] = None if one[name] is None else f"{one[name]}ns"
+    for holder in (row, *row["classes"]):
+        holder["header"] = {name: value for name, value in holder["header"].items() if not is_secret(name)}
+    return {"options": row, "secret_headers": sorted(secrets_of(plan))}
+
+
+def secrets_of(plan: Plan) -> dict[str, str]:
+    """Headers that do not travel; a class's own as CLASS/NAME."""
+    found = {name: value for name, value in plan.header.items() if is_secret(name)}
+    for one in plan.classes:
+        found |= {f"{one.name}/{name}": value for name, value in one.header.items() if is_secret(name)}
+    return found
 
 
 def plan_from_work(work: Json, own: Json) -> Plan:
@@ -38,7 +51,9 @@ def plan_from_work(work: Json, own: Json) -> Plan:
             raise UsageError(
                 f"header {name} is secret and does not travel: give this worker its own --header {name}=…"
             )
-        options["header"] = {**options["header"], name: known[name.lower()]}
+        class_name, _, header = name.rpartition("/")
+        holders = [one for one in options["classes"] if one["name"] == class_name] or [options]
+        holders[0]["header"] = {**holders[0]["header"], header: known[name.lower()]}
     options.update({name: value for name, value in own.items() if name != "header"})
     return build_plan(options)
 

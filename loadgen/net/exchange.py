@@ -19,6 +19,8 @@ LONG_PIECES = 32
 MAX_DECODED_BYTES = 1 << 30
 """A compressed answer may not unfold beyond this."""
 
+_LOOP = ClockSource.LOOP
+
 DETECT = 47
 """zlib's ``wbits`` for the largest window, gzip or zlib by the head."""
 
@@ -36,7 +38,7 @@ class Exchange:
 
     __slots__ = (
         "_decoded", "_decoder", "connection", "deadline_ns", "ending", "finished", "hints", "is_event_stream",
-        "may_send", "on_long", "payload", "pieces", "reader", "record", "status",
+        "leave_tokens", "long_at", "may_send", "on_long", "payload", "pieces", "reader", "record", "resent", "status",
     )  # fmt: skip
 
     def __init__(self, record: Record, payload: bytes, finished: Callable[[Exchange], None]) -> None:
@@ -54,6 +56,9 @@ class Exchange:
         self.may_send: Callable[[], bool] | None = None
         """Asked once more when a connection had to be opened first: a worker's lease may have ended meanwhile."""
         self.on_long: Callable[[Exchange], None] | None = None
+        self.long_at = LONG_PIECES
+        self.leave_tokens: int | None = None
+        self.resent = False
         self._decoder: zlib._Decompress | None = None
         self._decoded = 0
 
@@ -72,10 +77,10 @@ class Exchange:
 
     def body(self, stamp_ns: int, data: bytes, source: ClockSource) -> None:
         """A piece of the body as it came."""
-        if source is ClockSource.LOOP:
-            self.record.clock = ClockSource.LOOP
+        if source is _LOOP:
+            self.record.clock = _LOOP
         self.pieces.append((stamp_ns, data))
-        if len(self.pieces) == LONG_PIECES and self.on_long is not None:
+        if len(self.pieces) == self.long_at and self.on_long is not None:
             self.on_long(self)
 
     def take_pieces(self) -> list[tuple[int, bytes]]:

@@ -25,7 +25,10 @@ def row(
 
 
 @given(
-    st.integers(1, 600), st.lists(st.integers(0, 2**40), max_size=8), st.integers(1, 100), st.integers(0, 40)
+    st.one_of(st.integers(1, 200), st.integers(1, 1500)),
+    st.lists(st.integers(0, 2**40), max_size=8),
+    st.integers(1, 100),
+    st.integers(0, 40),
 )
 def test_a_prompt_has_exactly_the_words_asked(
     n_input: int, blocks: list[int], size: int, overhead: int
@@ -58,6 +61,19 @@ def test_no_two_rows_without_blocks_share_their_first_words() -> None:
     assert len(heads) == 20_000
     first_words = [WRITER.text(row(i, 1)) for i in range(20_000)]
     assert len(set(first_words)) > 4000  # 4,096 words, each as likely
+
+
+@given(st.integers(1, 2000), st.integers(1, 2000))
+def test_a_shorter_text_is_the_beginning_of_a_longer_one(one: int, two: int) -> None:
+    short, long = sorted((one, two))
+    assert WRITER.text(row(7, long)).split()[:short] == WRITER.text(row(7, short)).split()
+
+
+def test_long_prompts_share_no_block_of_sixteen_tokens_from_their_beginnings_on() -> None:
+    texts = [WRITER.text(row(i, 4000)).split() for i in range(200)]
+    for size in (16, 64, 512, 4000):
+        assert len({tuple(words[:size]) for words in texts}) == 200
+    assert min(len(set(words)) for words in texts) > 2000
 
 
 def test_another_salt_changes_everything_and_the_same_salt_nothing() -> None:

@@ -207,15 +207,19 @@ def test_a_plan_travels_without_its_secrets_and_arrives_as_it_was(monkeypatch: p
     plan = build_plan(
         {"base_url": "http://127.0.0.1:1", "arrival": "poisson", "request_rate": 3.5, "duration": "90s",
          "header": {"Authorization": "Bearer hush", "x-plain": "seen"}, "warmup": "1.5s", "slo": ["ttft=2s"],
-         "limits": {"lag_p99_ns": "25ms"}},
+         "limits": {"lag_p99_ns": "25ms"}, "retry_backoff": "20ms",
+         "class": ["a:share=0.5,header=x-api-key=class-hush,header=x-tier=gold", "b:cancel=0.1@2s"]},
     )  # fmt: skip
     work = plan_to_work(plan)
     assert b"hush" not in orjson.dumps(work)
-    with pytest.raises(UsageError, match="Authorization is secret"):
+    assert b"gold" in orjson.dumps(work)
+    with pytest.raises(UsageError, match="is secret and does not travel"):
         plan_from_work(work, {})
-    own = {"header": {"authorization": "Bearer hush"}}
+    own = {"header": {"authorization": "Bearer hush", "a/x-api-key": "class-hush"}}
     assert plan_from_work(work, own) == plan
-    monkeypatch.setenv("LOADGEN_SECRET_HEADERS", '{"Authorization": "Bearer hush"}')
+    monkeypatch.setenv(
+        "LOADGEN_SECRET_HEADERS", '{"Authorization": "Bearer hush", "a/x-api-key": "class-hush"}'
+    )
     assert plan_from_work(work, {}) == plan
 
 
