@@ -22,6 +22,7 @@ from loadgen.clients.dialect import Dialect
 from loadgen.clients.openai import AnswerReader, settle_refusal, settle_whole
 from loadgen.clock import MonotonicClock
 from loadgen.dispatch import Caps, Dispatcher
+from loadgen.leased import give_up_waiting, start_waiting
 from loadgen.leaving import Leavers
 from loadgen.net.exchange import Ending, Exchange
 from loadgen.net.pool import Pool
@@ -154,7 +155,14 @@ class Engine:
             self.spool.event("phase", t_ns=now_ns(), name=name, reason=reason)
             self.dispatcher.stop(reason)
         self._give_up_retries()
+        give_up_waiting(self._in_flight)
         self._wake_idle()
+
+    def permit(self, until_ns: int) -> None:
+        """A worker's lease: nothing is sent at *until_ns* or later."""
+        self.dispatcher.permit(until_ns)
+        if self.dispatcher.permitted():
+            start_waiting(self._in_flight)
 
     def take_over(self, rows: Iterable[ScheduleRow]) -> None:
         """Rows of another worker that are this one's now, in due order."""

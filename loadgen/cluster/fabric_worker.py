@@ -117,7 +117,7 @@ class WorkerFabric:
             return
         if rows is not None:
             self._engine.dispatcher.grant(rows)
-        self._engine.dispatcher.permit(until_ns)
+        self._engine.permit(until_ns)
 
     def claim(self, claim: Claim) -> None:
         """Rows of a lost worker."""

@@ -137,8 +137,7 @@ class Connection:
     def _ready(self) -> None:
         exchange = self.exchange
         if exchange is not None and exchange.may_send is not None and not exchange.may_send():
-            words = "the worker's lease ended while it was connecting"
-            self._end(Ending.FAILED, now_ns(), Outcome.NOT_SENT, words)
+            exchange.waits = True  # until it is started again, or given up
         elif exchange is not None:
             self._send_request()
         else:

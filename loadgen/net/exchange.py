@@ -39,6 +39,7 @@ class Exchange:
     __slots__ = (
         "_decoded", "_decoder", "connection", "deadline_ns", "ending", "finished", "hints", "is_event_stream",
         "leave_tokens", "long_at", "may_send", "on_long", "payload", "pieces", "reader", "record", "resent", "status",
+        "waits",
     )  # fmt: skip
 
     def __init__(self, record: Record, payload: bytes, finished: Callable[[Exchange], None]) -> None:
@@ -55,6 +56,8 @@ class Exchange:
         self.reader: AnswerReader | None = None
         self.may_send: Callable[[], bool] | None = None
         """Asked once more when a connection had to be opened first: a worker's lease may have ended meanwhile."""
+        self.waits = False
+        """Its connection is open, and it may not be sent."""
         self.on_long: Callable[[Exchange], None] | None = None
         self.long_at = LONG_PIECES
         self.leave_tokens: int | None = None

@@ -20,11 +20,16 @@ from loadgen.cluster.ship import RESEND_NS, Replica, Shipper
 from loadgen.cluster.work import plan_from_work, plan_to_work
 from loadgen.errors import UsageError
 from loadgen.keyfile import KeyFile
+from loadgen.leased import LEASE_ENDED, give_up_waiting, start_waiting
 from loadgen.live import Histogram
+from loadgen.net.exchange import Exchange
 from loadgen.plan import build_plan
+from loadgen.record import Outcome, Record
 from loadgen.schedule import ScheduleRow, shard_key
 
 S = 1_000_000_000
+calm = settings(deadline=None, max_examples=50)
+"""No deadline: a busy machine is no fault of the code."""
 
 
 def rows_of(count: int, sessions: int = 0) -> list[ScheduleRow]:
@@ -37,6 +42,7 @@ def rows_of(count: int, sessions: int = 0) -> list[ScheduleRow]:
 losses = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 20)), max_size=4)
 
 
+@calm
 @given(st.integers(1, 5), losses, st.integers(0, 7), st.one_of(st.none(), st.integers(5, 40)))
 def test_every_row_has_one_owner_through_every_loss(
     workers: int, lost: list[tuple[int, int]], sessions: int, slots: int | None
@@ -58,6 +64,7 @@ def test_every_row_has_one_owner_through_every_loss(
         assert holders == ([owner] if owner in alive else [])
 
 
+@calm
 @given(st.integers(1, 4), st.integers(0, 80), st.integers(0, 3), st.integers(0, 5))
 def test_a_claim_brings_exactly_the_rows_that_the_pass_has_left_behind(
     workers: int, passed: int, heir: int, sessions: int
@@ -87,6 +94,7 @@ def test_rows_of_others_are_forgotten_once_they_are_long_past() -> None:
     assert len(stream._passed) < 8_000
 
 
+@calm
 @given(st.integers(0, 1000), st.integers(1, 50))
 def test_shares_are_exact(total: int, of: int) -> None:
     shares = [even_share(total, part, of) for part in range(of)]
@@ -94,6 +102,7 @@ def test_shares_are_exact(total: int, of: int) -> None:
     assert max(shares) - min(shares) <= 1
 
 
+@calm
 @given(st.integers(-(10**15), 10**15), st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9))))
 def test_the_true_offset_is_within_the_stated_bound(offset: int, delays: list[tuple[int, int]]) -> None:
     estimate = OffsetEstimate()
@@ -109,7 +118,7 @@ def test_the_true_offset_is_within_the_stated_bound(offset: int, delays: list[tu
         now = t4
 
 
-@settings(max_examples=40)
+@calm
 @given(st.lists(st.sampled_from(["send", "drop", "twice", "late", "ack lost", "wait", "write"]), max_size=60))
 def test_the_copy_becomes_the_file_whatever_the_wire_does(
     tmp_path_factory: pytest.TempPathFactory, happens: list[str]
@@ -162,6 +171,7 @@ def test_an_outbox_is_heard_once_and_in_order_however_often_it_is_sent() -> None
     assert outbox.empty
 
 
+@calm
 @given(st.lists(st.floats(1e3, 1e12), min_size=1, max_size=300), st.floats(0, 1), st.integers(1, 4))
 def test_quantiles_of_merged_histograms_are_within_the_stated_error(
     values: list[float], q: float, workers: int
@@ -249,3 +259,31 @@ def test_recorded_rows_are_found_past_damage(tmp_path: Path) -> None:
     )
     flags = recorded_indices([path])
     assert [i for i, flag in enumerate(flags) if flag] == [0, 9000]
+
+
+class FakeConnection:
+    def __init__(self) -> None:
+        self.started: list[Exchange] = []
+        self.aborted: list[str] = []
+
+    def start(self, exchange: Exchange) -> None:
+        self.started.append(exchange)
+
+    def abort(self, outcome: Outcome, error: str) -> None:
+        self.aborted.append(f"{outcome}: {error}")
+
+
+def test_what_waits_for_a_lease_is_sent_once_when_it_comes_or_given_up() -> None:
+    connections = [FakeConnection() for _ in range(3)]
+    exchanges = []
+    for connection in connections:
+        exchange = Exchange(Record("r-0", 0, Outcome.NOT_SENT, 0), b"", lambda exchange: None)
+        exchange.connection = connection  # type: ignore[assignment]
+        exchanges.append(exchange)
+    exchanges[1].waits = True
+    start_waiting(exchanges)
+    start_waiting(exchanges)
+    assert [len(c.started) for c in connections] == [0, 1, 0]
+    exchanges[2].waits = True
+    give_up_waiting(exchanges)
+    assert [c.aborted for c in connections] == [[], [], [f"not_sent: {LEASE_ENDED}"]]
