@@ -5,7 +5,6 @@ from __future__ import annotations
 # Locust patches the standard library for gevent: it comes before anything that it must patch.
 from loadgen.users import local_runner  # isort: skip
 
-import os
 import signal
 import sys
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import gevent
 
 from loadgen.collect import Collectors, start_collectors
 from loadgen.errors import UsageError
+from loadgen.interrupts import on_interrupts
 from loadgen.plan import Plan
 from loadgen.preparation import Prepared, prepare
 from loadgen.progress import Progress
@@ -79,17 +79,12 @@ def collect_samples(plan: Plan, directory: Path) -> Collectors | None:
 
 def _handle_signals(prepared: Prepared) -> None:
     """The first Ctrl-C drains and reports, the second stops at once with what is on disk."""
-    asked = 0
 
-    def interrupt() -> None:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
-            print("\nloadgen: waiting for the answers under way; Ctrl-C again stops at once", file=sys.stderr)
-            prepared.engine.interrupt("interrupted", "interrupted by the user")
-        else:
-            print(f"\nloadgen: stopped; what is on disk: {prepared.directory}", file=sys.stderr)
-            os._exit(130)
+    def drain() -> None:
+        print("\nloadgen: waiting for the answers under way; Ctrl-C again stops at once", file=sys.stderr)
+        prepared.engine.interrupt("interrupted", "interrupted by the user")
 
-    gevent.signal_handler(signal.SIGINT, interrupt)
-    gevent.signal_handler(signal.SIGTERM, interrupt)
+    def stop() -> None:
+        print(f"\nloadgen: stopped; what is on disk: {prepared.directory}", file=sys.stderr)
+
+    on_interrupts(drain, stop)

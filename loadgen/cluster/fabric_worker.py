@@ -72,7 +72,7 @@ class WorkerFabric:
         self.words: str | None = None
         self.exit_code = 0
         self.directory: Path | None = None
-        self._told_why = False
+        self._told_why = self._said_done = False
         self._engine: Engine | None = None
         self._shipper: Shipper | None = None
         self._histograms = {"ttft": Histogram(), "e2e": Histogram()}
@@ -109,7 +109,7 @@ class WorkerFabric:
 
     def start(self, t0_ns: int) -> None:
         """Run the engine aside."""
-        gevent.spawn(self._or_fail, self._run, t0_ns)
+        gevent.spawn(self._run_to_the_end, t0_ns)
 
     def permit(self, until_ns: int, rows: int | None) -> None:
         """The dispatcher asks nobody else."""
@@ -187,6 +187,14 @@ class WorkerFabric:
             code = int(getattr(error, "exit_code", 2 if known else 3))
             self.machine.say("failed", {"words": str(error), "exit_code": code})
 
+    def _run_to_the_end(self, t0_ns: int) -> None:
+        """Whatever happens to the engine, the master hears that this worker has ended, and where its file ends."""
+        self._or_fail(self._run, t0_ns)
+        if not self._said_done:
+            path = self._engine.spool.path if self._engine is not None else None
+            size = _whole_lines(path) if path is not None and self._shipper is not None else 0
+            self.machine.done(size, "failed", complete=False)
+
     def _plan(self, data: Json) -> None:
         self._work = data
         plan = plan_from_work(data["plan"], self._options.own)
@@ -252,6 +260,7 @@ class WorkerFabric:
         finally:
             begun.close()
             engine.dispatcher.stop("the engine has ended")
+        self._said_done = True
         self.machine.done(_whole_lines(engine.spool.path), engine.end_reason, complete=complete)
 
     def _document(self, t0_ns: int, anchor: Json) -> Json:

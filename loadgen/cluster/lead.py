@@ -6,7 +6,6 @@ from __future__ import annotations
 from locust.env import Environment  # isort: skip
 
 import logging
-import os
 import shutil
 import signal
 import sys
@@ -24,6 +23,7 @@ from loadgen.cluster.local import LocalWorkers
 from loadgen.cluster.show import Show
 from loadgen.driver import Driven, collect_samples
 from loadgen.errors import UsageError
+from loadgen.interrupts import on_interrupts
 from loadgen.plan import Plan
 from loadgen.preparation import beyond_calibration
 from loadgen.report.summary import write_reports
@@ -117,21 +117,16 @@ def _leave_no_half_run(directory: Path) -> None:
 
 def _handle_signals(fabric: MasterFabric, workers: LocalWorkers) -> None:
     """The first Ctrl-C drains and reports, the second stops at once with what is on disk."""
-    asked = 0
 
-    def interrupt() -> None:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
-            print("\nloadgen: waiting for the answers under way; Ctrl-C again stops at once", file=sys.stderr)
-            fabric.coordinator.interrupt("interrupted", "interrupted by the user")
-        else:
-            print(f"\nloadgen: stopped; what is on disk: {fabric.directory}", file=sys.stderr)
-            workers.kill()
-            os._exit(130)
+    def drain() -> None:
+        print("\nloadgen: waiting for the answers under way; Ctrl-C again stops at once", file=sys.stderr)
+        fabric.coordinator.interrupt("interrupted", "interrupted by the user")
 
-    gevent.signal_handler(signal.SIGINT, interrupt)
-    gevent.signal_handler(signal.SIGTERM, interrupt)
+    def stop() -> None:
+        print(f"\nloadgen: stopped; what is on disk: {fabric.directory}", file=sys.stderr)
+        workers.kill()
+
+    on_interrupts(drain, stop)
 
 
 def work(host: str, port: int, options: WorkerOptions) -> int:
@@ -143,19 +138,12 @@ def work(host: str, port: int, options: WorkerOptions) -> int:
     except (ConnectionError, OSError) as error:
         raise UsageError(f"cannot join {host}:{port}: {error}") from None
     fabric = WorkerFabric(runner, options, lambda kind: request_reporter(environment, kind))
-    asked = 0
 
-    def interrupt() -> None:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
-            print("\nloadgen: leaving; the others take what is due from in a second", file=sys.stderr)
-            fabric.machine.leave("interrupted by the user")
-        else:
-            os._exit(130)
+    def leave() -> None:
+        print("\nloadgen: leaving; the others take what is due from in a second", file=sys.stderr)
+        fabric.machine.leave("interrupted by the user")
 
-    gevent.signal_handler(signal.SIGINT, interrupt)
-    gevent.signal_handler(signal.SIGTERM, interrupt)
+    on_interrupts(leave, lambda: None)
     fabric.over.wait()
     if fabric.words:
         print(f"loadgen: {fabric.words}", file=sys.stderr)
