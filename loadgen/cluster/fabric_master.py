@@ -75,9 +75,9 @@ class MasterOptions:
 class MasterFabric:
     """One run led from here. `over` is set when every row has its record in the run directory."""
 
-    def __init__(self, runner: MasterRunner, plan: Plan, options: MasterOptions) -> None:
+    def __init__(self, plan: Plan, options: MasterOptions) -> None:
         check_target(plan)
-        self._runner, self.plan, self._options = runner, plan, options
+        self.plan, self._options = plan, options
         self._basis: Basis = lay_basis(plan)
         schedule = self._basis.schedule
         self.survey: Survey | None = schedule.survey()
@@ -126,8 +126,9 @@ class MasterFabric:
             hold=options.hold,
         )
 
-    def start(self, *, guarded: bool = False) -> None:
+    def start(self, runner: MasterRunner, *, guarded: bool = False) -> None:
         """Listen, and lead from now on. *guarded*: the runner has its `guard` already."""
+        self._runner = runner
         if not guarded:
             guard(self._runner, lambda peer: peer in self.coordinator.members)
         count_received(self._runner, self.traffic)

@@ -49,15 +49,16 @@ def lead(plan: Plan, how: Lead, *, show_progress: bool = True) -> Driven:
     """Run the plan on workers. Raises LoadgenError or TraceError when nothing was sent."""
     _log_to_stderr()
     check_bind(how.host, how.master.token)
-    environment = Environment(catch_exceptions=False)
+    fabric = MasterFabric(plan, how.master)
     try:
-        runner = environment.create_master_runner(how.host, how.port)
+        # Nothing may come between: whoever connects must meet the guard, and never Locust's bare master.
+        runner = Environment(catch_exceptions=False).create_master_runner(how.host, how.port)
+        fabric.start(runner)
     except (RPCError, SystemExit):
+        _leave_no_half_run(fabric.directory)
         raise UsageError(f"cannot listen on {how.host}:{how.port}: the port is taken or not ours") from None
-    fabric = MasterFabric(runner, plan, how.master)
-    workers = LocalWorkers(
-        plan, runner.server.port, how.master.token, fabric.directory / LOCAL_SPOOL, how.local_options
-    )
+    port, token = runner.server.port, how.master.token
+    workers = LocalWorkers(plan, port, token, fabric.directory / LOCAL_SPOOL, how.local_options)
     _handle_signals(fabric, workers)
     try:
         return _led(fabric, runner, workers, how, show_progress)
@@ -67,7 +68,6 @@ def lead(plan: Plan, how: Lead, *, show_progress: bool = True) -> Driven:
 
 
 def _led(fabric: MasterFabric, runner: Any, workers: LocalWorkers, how: Lead, show_progress: bool) -> Driven:
-    fabric.start()
     workers.start(how.local)
     if not how.local and show_progress:
         print(

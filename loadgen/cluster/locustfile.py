@@ -44,8 +44,8 @@ class LedByLocust:
         environment.events.quitting.add_listener(self._quitting)
 
     def _next(self) -> MasterFabric:
-        fabric = MasterFabric(self._runner, self._plan(), self._options)
-        fabric.start(guarded=True)
+        fabric = MasterFabric(self._plan(), self._options)
+        fabric.start(self._runner, guarded=True)
         gevent.spawn(self._follow, fabric)
         return fabric
 
