@@ -18,7 +18,7 @@ from loadgen.clock import measure_anchor
 from loadgen.cluster.messages import Json
 from loadgen.cluster.offsets import OffsetEstimate, clock_identity
 from loadgen.cluster.shard import Claim, ClaimedRows, claim_of, even_share
-from loadgen.cluster.ship import Shipper
+from loadgen.cluster.ship import Shipper, flush_interval_s
 from loadgen.cluster.wire import listen, send_to_master
 from loadgen.cluster.work import plan_from_work
 from loadgen.cluster.worker import Worker
@@ -36,8 +36,6 @@ from loadgen.schedule import ScheduleRow, survey
 
 logger = logging.getLogger(__name__)
 TICK_S = 0.05
-FLUSH_TICKS = 4
-"""Records reach the operating system, and from there the master, five times a second."""
 ROWS_A_BREATH = 2_000
 now_ns = time.monotonic_ns
 
@@ -72,6 +70,7 @@ class WorkerFabric:
         self.words: str | None = None
         self.exit_code = 0
         self.directory: Path | None = None
+        self._flush_ticks = 1
         self._told_why = self._said_done = False
         self._engine: Engine | None = None
         self._shipper: Shipper | None = None
@@ -84,7 +83,7 @@ class WorkerFabric:
         while not self.over.is_set():
             engine = self._engine
             ticks += 1
-            if engine is not None and ticks % FLUSH_TICKS == 0:
+            if engine is not None and ticks % self._flush_ticks == 0:
                 engine.spool.flush()
             if engine is not None and engine.end_reason in ("breaker", "disk") and not self._told_why:
                 self._told_why = True
@@ -216,6 +215,7 @@ class WorkerFabric:
         part, of, slots = int(data["part"]), int(data["of"]), data["slots"]
         self._part, self._facts = part, facts_from(data["facts"])
         self.directory = new_run_directory(self._spool_directory(part))
+        self._flush_ticks = round(flush_interval_s(of) / TICK_S)
         self._t0_ns = now_ns()  # until the master says it: nothing is due, so nothing is forgotten
         basis = self._basis
         self._rows = ClaimedRows(

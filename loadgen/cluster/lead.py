@@ -68,6 +68,7 @@ def lead(plan: Plan, how: Lead, *, show_progress: bool = True) -> Driven:
 
 
 def _led(fabric: MasterFabric, runner: Any, workers: LocalWorkers, how: Lead, show_progress: bool) -> Driven:
+    collectors = collect_samples(fabric.plan, fabric.directory)  # first: the run must not begin without them
     workers.start(how.local)
     if not how.local and show_progress:
         print(
@@ -79,7 +80,6 @@ def _led(fabric: MasterFabric, runner: Any, workers: LocalWorkers, how: Lead, sh
     watcher = gevent.spawn(_watch_processes, fabric, workers)
     show = Show(fabric, sys.stderr) if show_progress else None
     drawing = gevent.spawn(show.follow) if show else None
-    collectors = collect_samples(fabric.plan, fabric.directory)
     try:
         fabric.over.wait()
     finally:

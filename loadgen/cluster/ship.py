@@ -15,6 +15,15 @@ WINDOW_BYTES = 4 * PIECE_BYTES
 RESEND_NS = 2_000_000_000
 
 
+def flush_interval_s(workers: int) -> float:
+    """How often each worker's records reach its operating system, and the master.
+
+    Five times a second; more seldom from 20 workers on, once a second from 100: a message costs the master more than
+    the records in it.
+    """
+    return min(1.0, max(0.2, workers / 100))
+
+
 class Shipper:
     """Reads the pieces of a growing file that the master does not have yet. Whole lines only."""
 

@@ -3,7 +3,7 @@
 ``python -m tests.bench.cluster_cost [--seconds 15] [--chunks 128] [--out FILE]``: the real master (`loadgen run
 --master`) before workers that are the shipped protocol machine with invented records and Locust's own heartbeats, many
 in one process. The master's figures are its own watch events between the start and the last due instant; a plane
-cpu = a + b * workers + c * requests/s is fitted to them by least squares.
+cpu = a + b * messages/s + c * requests/s is fitted to them by least squares.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import zmq
 
 from loadgen.cluster.messages import MESSAGE, Json
 from loadgen.cluster.offsets import OffsetEstimate
-from loadgen.cluster.ship import PIECE_BYTES, WINDOW_BYTES
+from loadgen.cluster.ship import PIECE_BYTES, WINDOW_BYTES, flush_interval_s
 from loadgen.cluster.work import plan_from_work
 from loadgen.cluster.worker import Worker
 from loadgen.endpoint import EndpointFacts
@@ -36,11 +36,9 @@ from loadgen.schedule import ScheduleRow
 from loadgen.workload import schedule_of
 
 ROOT = Path(__file__).parents[2]
-POINTS = ((1, 20), (8, 20), (32, 20), (96, 20), (8, 200), (8, 600), (8, 1200), (32, 600))
+POINTS = ((1, 20), (8, 20), (32, 20), (96, 20), (96, 400), (8, 200), (8, 600), (8, 1200), (32, 600))
 """(workers, requests per second)"""
 S = 1_000_000_000
-FLUSH_NS = S // 5
-"""As a real worker: its records reach its file, and so the wire, five times a second."""
 now_ns = time.monotonic_ns
 
 
@@ -58,6 +56,7 @@ class Invented:
         self.over = self._finishing = self._done = False
         self._t0_ns: int | None = None
         self._locust_ns = self._flushed_ns = 0
+        self._flush_every_ns = S
         self._histograms = {"ttft": Histogram(), "e2e": Histogram()}
         self.machine = Worker(self, now_ns, {"pid": 0})
         self.machine.offset = OffsetEstimate(same_clock=True)
@@ -71,7 +70,7 @@ class Invented:
             kind, data, _ = msgpack.unpackb(self.socket.recv(), strict_map_key=False)
             if kind == MESSAGE:
                 self.machine.take(data)
-        if now_ns() - self._flushed_ns > FLUSH_NS:
+        if now_ns() - self._flushed_ns > self._flush_every_ns:
             self._flushed_ns = now_ns()
             self._invent()
         self.machine.tick()
@@ -128,6 +127,7 @@ class Invented:
         self.machine.say("ready", {"digest": survey.digest, "facts": facts})
 
     def build(self, data: Json) -> None:
+        self._flush_every_ns = round(flush_interval_s(data["of"]) * S)
         self._rows = iter(self._all[data["part"] :: data["of"]])
         self._next: ScheduleRow | None = next(self._rows, None)
         self.machine.say("built")
@@ -212,14 +212,28 @@ def figures(out: Path, seconds: float) -> dict[str, float]:
     }
 
 
-def fitted(points: list[dict[str, float]], name: str) -> dict[str, float]:
-    """base + per_worker * workers + per_request * requests/s, least squares."""
-    a = np.array([[1.0, p["workers"], p["rate_per_s"]] for p in points])
+def fitted(points: list[dict[str, float]], name: str, by: tuple[str, str]) -> dict[str, float]:
+    """base + first * by[0] + second * by[1], least squares."""
+    a = np.array([[1.0, p[by[0]], p[by[1]]] for p in points])
     y = np.array([p[name] for p in points])
     solution, *_ = np.linalg.lstsq(a, y, rcond=None)
     worst = float(np.max(np.abs(a @ solution - y)))
-    base, per_worker, per_request = map(float, solution)
-    return {"base": base, "per_worker": per_worker, "per_request": per_request, "worst_residual": worst}
+    base, first, second = map(float, solution)
+    return {"base": base, f"per_{by[0]}": first, f"per_{by[1]}": second, "worst_residual": worst}
+
+
+def messages_per_s(workers: int) -> float:
+    """What busy workers send: two beats, a heartbeat of Locust's, a third of a report, and a piece each flush."""
+    return workers * (2 + 1 + 1 / 3 + 1 / flush_interval_s(workers))
+
+
+def saturation(cpu: dict[str, float]) -> dict[str, Any]:
+    """On paper, from the plane: the rate at which one core is full; none where the messages alone fill it."""
+    found = {}
+    for workers in (1, 10, 30, 100, 300, 500, 1000):
+        left = 1 - cpu["base"] - cpu["per_messages_in_per_s"] * messages_per_s(workers)
+        found[f"{workers} workers"] = round(left / cpu["per_rate_per_s"]) if left > 0 else None
+    return found
 
 
 def main() -> None:
@@ -233,21 +247,23 @@ def main() -> None:
         point = {"workers": workers, "rate_per_s": rate, **measure(workers, rate, args.seconds, args.chunks)}
         points.append(point)
         print(json.dumps({k: round(v, 4) for k, v in point.items()}), flush=True)
-    fits = {name: fitted(points, name) for name in ("cpu_ratio", "bytes_in_per_s", "bytes_out_per_s")}
-    cpu = fits["cpu_ratio"]
+    cpu = fitted(points, "cpu_ratio", ("messages_in_per_s", "rate_per_s"))
+    taken = fitted(points, "bytes_in_per_s", ("workers", "rate_per_s"))
+    said = fitted(points, "bytes_out_per_s", ("workers", "rate_per_s"))
     answer = {
         "points": points,
-        "fits": fits,
-        "cpu_s_per_1000_requests": 1000 * cpu["per_request"],
-        "cpu_ms_per_worker_second": 1000 * cpu["per_worker"],
-        "bytes_in_per_request": fits["bytes_in_per_s"]["per_request"],
-        "bytes_per_worker_second": fits["bytes_in_per_s"]["per_worker"] + fits["bytes_out_per_s"]["per_worker"],
-        "one_core_is_full_at": {
-            f"{workers} workers": {"requests_per_s": round((1 - cpu["base"] - cpu["per_worker"] * workers)
-                                                            / cpu["per_request"])}
-            for workers in (1, 10, 100, 300, 1000)
+        "cpu": cpu,
+        "bytes_in": taken,
+        "bytes_out": said,
+        "cpu_s_per_1000_requests": 1000 * cpu["per_rate_per_s"],
+        "cpu_ms_per_message": 1000 * cpu["per_messages_in_per_s"],
+        "cpu_ms_per_worker_second": {
+            f"{n} workers": 1000 * cpu["per_messages_in_per_s"] * messages_per_s(n) / n for n in (1, 100)
         },
-    }  # fmt: skip
+        "bytes_in_per_request": taken["per_rate_per_s"],
+        "bytes_per_worker_second": taken["per_workers"] + said["per_workers"],
+        "requests_per_s_that_fill_one_core": saturation(cpu),
+    }
     print(json.dumps({k: v for k, v in answer.items() if k != "points"}, indent=2))
     if args.out:
         args.out.write_text(json.dumps(answer, indent=2) + "\n")
