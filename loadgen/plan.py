@@ -22,6 +22,8 @@ from loadgen.plans import plan_text, shipped_plans
 from loadgen.quantity import Duration, Length, parse_duration_ns, parse_window_ns
 from loadgen.slo import parse_objectives
 
+SCHEMES = ("http", "https", "grpc", "grpcs")
+SCHEME_WORDS = "http://HOST:PORT, https://HOST:PORT, grpc://HOST:PORT, grpcs://HOST:PORT or unix:PATH"
 SessionMode = Literal["timestamp", "idle-gap", "think-only"]
 DURATIONS = ("request_timeout", "correlation_time", "duration", "think", "retry_backoff", "retry_max_wait", "warmup",
              "drain_timeout")  # fmt: skip
@@ -43,8 +45,9 @@ def _option(default: Any, text: str, *flags: str, group: str, **kwargs: Any) -> 
     return Field(default=default, description=text, json_schema_extra=extra, **kwargs)
 
 
-TARGET, LOAD, SYNTH, SESSION, CLASSES, LIMIT, RUN = (
+TARGET, GRPC, LOAD, SYNTH, SESSION, CLASSES, LIMIT, RUN = (
     "target",
+    "gRPC",
     "load from a trace",
     "load from an arrival model",
     "sessions",
@@ -60,12 +63,22 @@ class Plan(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     base_url: str | None = _option(None, "the endpoint's root (a trailing /v1 is accepted)", group=TARGET)
-    endpoint: str = _option("chat", "what to ask", group=TARGET)
+    endpoint: str = _option(
+        "chat", "what to ask: chat, completions; with grpc://: kserve, vllm-grpc, method", group=TARGET
+    )
+    target: list[str] = _option(
+        [],
+        "one of several endpoints: NAME=URL,endpoint=…,share=…,model=…; may be repeated",
+        group=TARGET,
+    )
     model: str | None = _option(
         None, "model name (default: the only one that /v1/models lists)", group=TARGET
     )
     api_key_file: Path | None = _option(None, "file with the key (else OPENAI_API_KEY)", group=TARGET)
     header: dict[str, str] = _option({}, "further request header K=V; may be repeated", group=TARGET)
+    keep_header: list[str] = _option(
+        [], "keep this header of each answer in its record; may be repeated", group=TARGET
+    )
     extra_body: dict[str, Any] = _option({}, "JSON object merged into each request's body", group=TARGET)
     ignore_eos: bool = _option(False, "ask the server to generate the full output length", group=TARGET)
     request_timeout: Duration = _option(
@@ -82,8 +95,42 @@ class Plan(BaseModel):
     usage: Literal["auto", "continuous", "final", "none"] = _option(
         "auto", "token counts to ask the server for (continuous: in every chunk)", group=TARGET
     )
+    prompt_in: Literal["body", "metadata", "split-metadata"] = _option(
+        "body", "where the prompt travels: body, metadata (headers over HTTP), split-metadata", group=TARGET
+    )
+    prompt_parts: int = _option(16, "split-metadata: into so many values", group=TARGET, ge=1, le=10_000)
     i_own_this_endpoint: bool = _option(
         False, "consent: needed for a target that is not on this machine", group=TARGET
+    )
+
+    prompt_as: Literal["text", "ids"] = _option("text", "send words, or token ids", group=GRPC)
+    vocab_size: int | None = _option(None, "for ids, where the service does not tell it", group=GRPC, ge=8)
+    streams_per_connection: int = _option(
+        16,
+        "at most so many at once on one connection (what is read together has one instant)",
+        group=GRPC,
+        ge=1,
+    )
+    max_message_bytes: int = _option(
+        1 << 30, "answer messages may be this long (default 1 GiB)", group=GRPC, ge=1
+    )
+    grpc_compression: Literal["identity", "gzip"] = _option(
+        "identity", "of the request's message", group=GRPC
+    )
+    method: str | None = _option(None, "package.Service/Method", group=GRPC)
+    descriptor_set: Path | None = _option(
+        None, "protoc's descriptor set with imports (default: the server's reflection)", group=GRPC
+    )
+    request_template: dict[str, Any] = _option(
+        {},
+        "the request as JSON, or @FILE, with {prompt}, {prompt_ids}, {max_tokens}, {id} for values",
+        group=GRPC,
+    )
+    response_field: dict[str, str] = _option(
+        {}, "ROLE=PATH into the answer: text, tokens, finish, error, n_input, n_output, n_cached", group=GRPC
+    )
+    tensor: dict[str, str] = _option(
+        {}, "kserve: ROLE=NAME of a tensor: prompt, max_tokens, text, tokens", group=GRPC
     )
 
     trace: Path | None = _option(None, "replay this trace file", group=LOAD)
@@ -188,7 +235,7 @@ class Plan(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        _check_target(self)
+        check_base_url(self)
         _check_load(self)
         _check_shape(self)
         _check_words(self)
@@ -205,14 +252,13 @@ class Plan(BaseModel):
         return list(dict.fromkeys([*self.slo, *own]))
 
 
-def _check_target(plan: Plan) -> None:
+def check_base_url(plan: Plan) -> None:
+    """Refuse what is no endpoint, and headers that are not the user's. Raises UsageError."""
     if plan.base_url is None:
         return
     url = urlsplit(plan.base_url)
-    if url.scheme not in ("http", "https", "unix") or not (url.hostname or url.path):
-        raise UsageError(
-            f"not an endpoint: {plan.base_url!r} (http://HOST:PORT, https://HOST:PORT or unix:PATH)"
-        )
+    if url.scheme not in (*SCHEMES, "unix") or not (url.hostname or url.path):
+        raise UsageError(f"not an endpoint: {plan.base_url!r} ({SCHEME_WORDS})")
     reserved = {name.lower() for name in plan.header} & {"content-length", "transfer-encoding", "host"}
     if reserved:
         raise UsageError(f"header {', '.join(sorted(reserved))} is loadgen's to set")

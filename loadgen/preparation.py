@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,19 @@ from gevent.event import Event
 from loadgen import __version__, calibration
 from loadgen.breaker import Breaker
 from loadgen.clients import CLIENTS
-from loadgen.clients.dialect import Dialect
+from loadgen.clients.dialect import Client, Dialect
+from loadgen.clients.service import GrpcDialect
 from loadgen.clock import measure_anchor
 from loadgen.conversation import Conversations
 from loadgen.dispatch import Caps
 from loadgen.endpoint import EndpointFacts, Prober, probe_endpoint
 from loadgen.engine import Engine, EngineOptions
 from loadgen.errors import UsageError
+from loadgen.grpc_endpoint import open_grpc, parts_of
 from loadgen.keyfile import KeyFile
+from loadgen.mixed import MixedClient, MixedSender, MixedWriter
 from loadgen.net.batched import PAUSE_NS, BatchedReads
-from loadgen.net.pool import Pool
+from loadgen.net.pool import Pool, Sender
 from loadgen.net.stamps import StampClock
 from loadgen.net.target import Target, TlsOptions, resolve_target
 from loadgen.plan import Plan, is_loopback, plan_to_json
@@ -34,11 +39,12 @@ from loadgen.retrying import chance_of, rule_of
 from loadgen.rundir import anchor_to_json, host_facts, new_run_directory, versions, write_plan
 from loadgen.schedule import Schedule, ScheduleRow, Survey
 from loadgen.spool import Spool
+from loadgen.targets import TargetPlan, shared_out, targets_of
 from loadgen.telling import ClassPools, Endpoint, class_writer, own_urls
 from loadgen.workload import schedule_of
 
-OPEN_AHEAD_MOST = 256
 Json = dict[str, Any]
+OPEN_AHEAD_MOST = 256
 LEAD_NS = 100_000_000
 """From the writing of the plan to the schedule's instant 0."""
 
@@ -58,6 +64,8 @@ class Prepared:
     warning: str | None = None
     """What this machine's calibration says against the plan."""
     failure: Exception | None = None
+    agree_t0: Callable[[], int] | None = None
+    """Where several runs start on one instant 0: waits for the others and returns it."""
     over: Event = field(default_factory=Event)
 
     def run(self, on_record: Callable[[Record], None]) -> None:
@@ -65,7 +73,7 @@ class Prepared:
         engine = self.engine
         engine.on_record = on_record
         engine.warm_up()
-        t0_ns = time.monotonic_ns() + LEAD_NS
+        t0_ns = time.monotonic_ns() + LEAD_NS if self.agree_t0 is None else self.agree_t0()
         write_plan(self.directory, {**self.content, "t0_ns": t0_ns})
         kept = {name: self.content[name] for name in ("run_id", "digest")}
         anchor = self.content["anchors"]["0"]
@@ -93,15 +101,29 @@ def api_key(plan: Plan, environ: dict[str, str] | None = None) -> str | None:
     return key
 
 
-def dialect_of(plan: Plan) -> Dialect:
-    """The plan's dialect. Raises UsageError naming the choices."""
+def dialect_of(plan: Plan) -> Dialect | GrpcDialect:
+    """The plan's dialect. Raises UsageError naming the choices, or when the URL's scheme is not the dialect's."""
     dialect = CLIENTS.get(plan.endpoint)
     if dialect is None:
         raise UsageError(f"unknown endpoint {plan.endpoint!r}: choose one of {', '.join(CLIENTS)}")
+    over_grpc = (plan.base_url or "").startswith("grpc")
+    if over_grpc != isinstance(dialect, GrpcDialect):
+        able = [name for name, known in CLIENTS.items() if isinstance(known, GrpcDialect) == over_grpc]
+        raise UsageError(
+            f"--endpoint {dialect.name} does not go with {plan.base_url}: choose {', '.join(able)}"
+        )
     return dialect
 
 
-def carried_joints(plan: Plan, dialect: Dialect) -> tuple[bytes, bytes] | None:
+def http_dialect(plan: Plan) -> Dialect:
+    """As `dialect_of`, for what speaks HTTP alone. Raises UsageError for gRPC."""
+    dialect = dialect_of(plan)
+    if isinstance(dialect, GrpcDialect):
+        raise UsageError(f"{plan.base_url}: this command speaks HTTP alone")
+    return dialect
+
+
+def carried_joints(plan: Plan, dialect: Dialect | GrpcDialect) -> tuple[bytes, bytes] | None:
     """What stands between carried turns; None when none are. Raises UsageError where the dialect cannot."""
     if not plan.carry_answers:
         return None
@@ -111,8 +133,8 @@ def carried_joints(plan: Plan, dialect: Dialect) -> tuple[bytes, bytes] | None:
     return dialect.joints
 
 
-def check_target(plan: Plan) -> None:
-    """Refuse a run without a target, or at a machine that nobody has said is theirs."""
+def check_consent(plan: Plan) -> None:
+    """Refuse to send without a target, or at a machine that nobody has said is theirs."""
     if plan.base_url is None:
         raise UsageError("no endpoint: name one with --base-url")
     far = [url for url in (plan.base_url, *own_urls(plan)) if not is_loopback(url)]
@@ -121,6 +143,17 @@ def check_target(plan: Plan) -> None:
             f"{far[0]} is not on this machine: a load test can take it down. "
             "Say --i-own-this-endpoint if it is yours to test"
         )
+
+
+def check_targets(plan: Plan, targets: list[TargetPlan]) -> None:
+    """Refuse a run that has no target, no consent or no load, or endpoints that do not go together."""
+    for target in targets:
+        check_consent(target.plan)
+        dialect_of(target.plan)
+    if plan.carry_answers and len(targets) > 1:
+        raise UsageError("--carry-answers goes with one endpoint")
+    if own_urls(plan) and (plan.target or str(plan.base_url).startswith("grpc")):
+        raise UsageError("a class's base_url goes with an HTTP --base-url, not with --target or gRPC")
     if plan.trace is None and plan.arrival is None and plan.concurrency is None:
         raise UsageError("no load: name a --trace, an --arrival model or a --concurrency")
 
@@ -146,7 +179,7 @@ def request_writer(
     plan: Plan, target: Target, facts: EndpointFacts, headers: dict[str, str], prompts: Prompts
 ) -> RequestWriter:
     """Encode all that the requests share."""
-    dialect = dialect_of(plan)
+    dialect = http_dialect(plan)
     fields: dict[str, Any] = {"model": facts.model, "stream": True}
     if facts.usage != "none":
         fields["stream_options"] = {"include_usage": True}
@@ -155,44 +188,121 @@ def request_writer(
     if plan.ignore_eos:
         fields["ignore_eos"] = True
     fields.update(plan.extra_body)
-    return RequestWriter(dialect, fields, request_head(target, dialect, headers), prompts)
-
-
-def request_head(target: Target, dialect: Dialect, headers: dict[str, str]) -> bytes:
-    """Request line and headers that all requests share."""
     lines = [f"POST {target.prefix}{dialect.path} HTTP/1.1", f"host: {target.authority}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
-    return "\r\n".join(lines).encode("latin-1", errors="replace") + b"\r\n"
+    head = "\r\n".join(lines).encode("latin-1", errors="replace") + b"\r\n"
+    return RequestWriter(dialect, fields, head, prompts, parts_of(plan))
 
 
-Facts = Mapping[str, EndpointFacts]
-"""What the endpoints are: the plan's own under "", those of classes with a base URL of their own under that."""
+@dataclass(slots=True)
+class Asked:
+    """One endpoint, or several as one, ready to be asked.
+
+    ``talk`` writes conversations where answers are carried; ``told``: each endpoint in plan.json, by its name there.
+    """
+
+    facts: EndpointFacts
+    client: Client
+    writer: Writer
+    pool: Sender
+    talk: Conversations | None = None
+    told: dict[str, Any] = field(default_factory=dict)
+    rewrite: Callable[[str], Writer] | None = None
+    """The same requests with another key; None: the key stays as it was (gRPC)."""
+
+
+Known = dict[str, EndpointFacts]
+"""What is known of HTTP endpoints, by base URL: these are not probed again, and what is found out is added."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What opening endpoints needs beside the plan."""
+
+    key: str | None
+    salt: str
+    stamps: StampClock
+    reads: BatchedReads
+    known: Known
+
+
+def open_endpoint(plan: Plan, by: Opening) -> Asked:
+    """Find the plan's endpoint and learn what a run must know of it. Raises LoadgenError."""
+    assert plan.base_url is not None
+    dialect = dialect_of(plan)
+    joints = carried_joints(plan, dialect)
+    tls = TlsOptions(plan.tls_ca, plan.tls_cert, plan.tls_key, plan.tls_server_name, not plan.tls_insecure)
+    target = resolve_target(plan.base_url, tls)
+    if isinstance(dialect, GrpcDialect):
+        found = open_grpc(plan, dialect, target, by.stamps, by.key, by.salt)
+        return Asked(found.facts, found.client, found.writer, found.pool)
+    headers = request_headers(plan, by.key)
+    facts = _facts(plan, target, headers, by.known)
+    prompts = PromptWriter(by.salt, facts.overhead)
+    talk = Conversations(prompts, joints) if joints is not None else None
+    others = {url: _endpoint(plan, url, headers, tls, by) for url in own_urls(plan)}
+
+    def written_with(key: str | None) -> Writer:
+        own = Endpoint(target, facts, talk or prompts)
+        return class_writer(plan, request_headers(plan, key), own, others, request_writer)
+
+    writer = written_with(by.key)
+    default = Pool(target, by.stamps, plan.reuse, by.reads)
+    if not others:
+        return Asked(facts, dialect, writer, default, talk, rewrite=written_with)
+    pools = {url: Pool(other.target, by.stamps, plan.reuse, by.reads) for url, other in others.items()}
+    own = {one.name: (url, pools[url]) for one in plan.classes if (url := one.base_url) is not None}
+    told = {
+        url: {"base_url": url, "endpoint": plan.endpoint, **known.to_json()}
+        for url, known in ((plan.base_url, facts), *((url, other.facts) for url, other in others.items()))
+    }
+    return Asked(facts, dialect, writer, ClassPools(default, plan.base_url, own), talk, told, written_with)
+
+
+def open_endpoints(targets: list[TargetPlan], by: Opening) -> Asked:
+    """All of them as one."""
+    asked = {target.name: open_endpoint(target.plan, by) for target in targets}
+    first = asked[targets[0].name]
+    if len(targets) == 1:
+        return first
+    total = sum(target.share for target in targets)
+    shares = {target.name: target.share / total for target in targets}
+    told = {
+        str(target.name): {
+            "base_url": target.plan.base_url, "endpoint": target.plan.endpoint, "share": shares[target.name],
+            **asked[target.name].facts.to_json(),
+        }
+        for target in targets
+    }  # fmt: skip
+    return Asked(
+        first.facts,
+        MixedClient({name: one.client for name, one in asked.items()}),
+        MixedWriter({name: one.writer for name, one in asked.items()}),
+        MixedSender({name: one.pool for name, one in asked.items()}, shares),
+        told=told,
+    )
+
+
+def raise_open_files() -> None:
+    """As many descriptors as this process may have: each request in flight is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # a hard limit that is more than the kernel lets one have
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a plan means before anybody is asked: its schedule, dialect, targets and headers."""
+    """What a plan means before anybody is asked: its endpoints, the key, its schedule."""
 
     plan: Plan
-    dialect: Dialect
-    joints: tuple[bytes, bytes] | None
+    targets: list[TargetPlan]
+    key: str | None
     schedule: Schedule
-    headers: dict[str, str]
-    targets: Mapping[str, Target]
-    """Keyed as `Facts`."""
 
-    def probe(self) -> Facts:
-        """Ask the endpoints what they are. Raises UnreachableError or UsageError with their own words."""
-        return {url: self._probe(url) for url in self.targets}
-
-    def _probe(self, url: str) -> EndpointFacts:
-        """The model of a class's own endpoint is the class's, or the only one that it lists."""
-        plan = self.plan
-        if url:
-            models = [one.model for one in plan.classes if one.base_url == url and one.model is not None]
-            model = models[0] if models else plan.model
-            plan = plan.model_copy(update={"base_url": url, "model": model, "classes": []})
-        return probe_endpoint(Prober(self.targets[url], self.headers, str(plan.base_url)), plan, self.dialect)
+    def open(self, salt: str, stamps: StampClock, known: Known) -> Asked:
+        """Learn what must be known of the endpoints, beyond what is *known*. Raises LoadgenError."""
+        opening = Opening(self.key, salt, stamps, BatchedReads(PAUSE_NS), known)
+        return open_endpoints(self.targets, opening)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,21 +314,19 @@ class Share:
     open_ahead: int
     directory: Path
     run_id: str
-    salt: str
     worker: str = "0"
 
 
 def lay_basis(plan: Plan) -> Basis:
     """Resolve the plan. Raises LoadgenError or TraceError for what cannot be."""
-    check_target(plan)
-    assert plan.base_url is not None
-    dialect, key = dialect_of(plan), api_key(plan)
-    joints = carried_joints(plan, dialect)
+    targets = targets_of(plan)
+    check_targets(plan, targets)
+    key = api_key(plan)
     schedule = schedule_of(plan)
-    tls = TlsOptions(plan.tls_ca, plan.tls_cert, plan.tls_key, plan.tls_server_name, not plan.tls_insecure)
-    targets = {"": resolve_target(plan.base_url, tls)}
-    targets |= {url: resolve_target(url, tls) for url in own_urls(plan)}
-    return Basis(plan, dialect, joints, schedule, request_headers(plan, key), targets)
+    if plan.target:
+        make_rows = schedule.make_rows
+        schedule = replace(schedule, make_rows=lambda: shared_out(make_rows(), targets, plan.seed))
+    return Basis(plan, targets, key, schedule)
 
 
 def refuse_empty(survey: Survey | None) -> None:
@@ -227,23 +335,13 @@ def refuse_empty(survey: Survey | None) -> None:
         raise UsageError("the schedule is empty: no row lies in the window")
 
 
-def make_engine(basis: Basis, facts: Facts, share: Share, stamps: StampClock) -> Engine:
+def make_engine(basis: Basis, asked: Asked, share: Share, stamps: StampClock) -> Engine:
     """The engine of one share."""
     plan = basis.plan
-    prompts = {url: PromptWriter(share.salt, one.overhead) for url, one in facts.items()}
-    talk = Conversations(prompts[""], basis.joints) if basis.joints is not None else None
-    places = {
-        url: Endpoint(target, facts[url], talk if talk is not None and not url else prompts[url])
-        for url, target in basis.targets.items()
-    }
-
-    def writer_with(headers: dict[str, str]) -> Writer:
-        return class_writer(plan, headers, places[""], places, request_writer)
-
-    followers: Followers = "settled" if talk else "soon" if basis.schedule.together else "ahead"
-    queue = RenderedAhead(share.rows, writer_with(basis.headers), share.run_id, followers=followers)
+    followers: Followers = "settled" if asked.talk else "soon" if basis.schedule.together else "ahead"
+    queue = RenderedAhead(share.rows, asked.writer, share.run_id, followers=followers)
     options = EngineOptions(
-        dialect=basis.dialect,
+        dialect=asked.client,
         caps=share.caps,
         request_timeout_ns=plan.request_timeout,
         drain_timeout_ns=plan.drain_timeout,
@@ -251,33 +349,24 @@ def make_engine(basis: Basis, facts: Facts, share: Share, stamps: StampClock) ->
         breaker=Breaker(plan.breaker_error_rate),
         retry=rule_of(plan),
         chance=chance_of(plan),
-        on_answer_text=talk.answered if talk else None,
-        refresh_key=key_refresher(plan, lambda headers: queue.write_with(writer_with(headers))),
+        keep_headers=frozenset(name.lower().encode() for name in plan.keep_header),
+        on_answer_text=asked.talk.answered if asked.talk else None,
+        refresh_key=key_refresher(basis, asked, queue),
     )
     spool = Spool(share.directory / f"records-{share.worker}.jsonl")
-    return Engine(options, queue, pools_of(basis, stamps), stamps, spool)
+    return Engine(options, queue, asked.pool, stamps, spool)
 
 
-def pools_of(basis: Basis, stamps: StampClock) -> Pool | ClassPools:
-    """One pool, or one for each of several endpoints."""
-    plan, reads = basis.plan, BatchedReads(PAUSE_NS)
-    pools = {url: Pool(target, stamps, plan.reuse, reads) for url, target in basis.targets.items()}
-    if len(pools) == 1:
-        return pools[""]
-    own = {one.name: (url, pools[url]) for one in plan.classes if (url := one.base_url) is not None}
-    return ClassPools(pools[""], str(plan.base_url), own)
-
-
-def key_refresher(plan: Plan, renew: Callable[[dict[str, str]], None]) -> Callable[[], None]:
-    """Looks at the key's file, if there is one; *renew* gets all headers with the new key after a change."""
-    if plan.api_key_file is None:
+def key_refresher(basis: Basis, asked: Asked, queue: RenderedAhead) -> Callable[[], None]:
+    """Looks at the key's file, if there is one; requests rendered after a change carry the new key."""
+    path, rewrite = basis.plan.api_key_file, asked.rewrite
+    if path is None or rewrite is None:
         return lambda: None
-    return KeyFile(plan.api_key_file, None, lambda key: renew(request_headers(plan, key))).refresh
+    return KeyFile(path, basis.key, lambda key: queue.write_with(rewrite(key))).refresh
 
 
-def run_content(basis: Basis, survey: Survey | None, facts: Facts, names: tuple[str, str]) -> Json:
-    """What plan.json says of any run; *names*: run id and salt."""
-    others = {url: one.to_json() for url, one in facts.items() if url}
+def run_content(basis: Basis, survey: Survey | None, endpoint: Json, names: tuple[str, str]) -> Json:
+    """What plan.json says of any run. *endpoint*: its keys ``endpoint`` and ``endpoints``; *names*: run id, salt."""
     return {
         "run_id": names[0],
         "plan": plan_to_json(basis.plan),
@@ -287,10 +376,14 @@ def run_content(basis: Basis, survey: Survey | None, facts: Facts, names: tuple[
         "salt": names[1],
         "scheduled": survey.requests if survey else None,
         "schedule": basis.schedule.describe(survey),
-        "endpoint": facts[""].to_json(),
-        **({"endpoints": others} if others else {}),
+        **endpoint,
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
+
+
+def endpoint_content(asked: Asked) -> Json:
+    """What plan.json says of the endpoints."""
+    return {"endpoint": asked.facts.to_json(), **({"endpoints": asked.told} if asked.told else {})}
 
 
 def new_names(plan: Plan) -> tuple[str, str]:
@@ -304,20 +397,20 @@ def prepare(plan: Plan) -> Prepared:
     schedule = basis.schedule
     survey = schedule.survey()
     refuse_empty(survey)
-    facts = basis.probe()
-    directory = new_run_directory(plan.out)
     run_id, salt = names = new_names(plan)
     stamps = StampClock(measure_anchor)
+    asked = basis.open(salt, stamps, {})
+    directory = new_run_directory(plan.out)
     content = {
-        **run_content(basis, survey, facts, names),
+        **run_content(basis, survey, endpoint_content(asked), names),
         "pids": {"master": os.getpid(), "workers": [os.getpid()]},
         "anchors": {"0": anchor_to_json(stamps.anchor)},
     }
     caps = Caps(plan.concurrency, plan.max_concurrency, schedule.limit_ns)
-    share = Share(schedule.rows(), caps, open_ahead_of(plan, survey), directory, run_id, salt)
-    engine = make_engine(basis, facts, share, stamps)
+    share = Share(schedule.rows(), caps, open_ahead_of(plan, survey), directory, run_id)
+    engine = make_engine(basis, asked, share, stamps)
     warning = beyond_calibration(survey)
-    return Prepared(plan, directory, schedule, survey, facts[""], engine, run_id, content, warning)
+    return Prepared(plan, directory, schedule, survey, asked.facts, engine, run_id, content, warning)
 
 
 def beyond_calibration(survey: Survey | None, workers: int = 1) -> str | None:
@@ -328,6 +421,24 @@ def beyond_calibration(survey: Survey | None, workers: int = 1) -> str | None:
     if known is None:
         return None
     return known.warning(survey.peak_rate_per_s, survey.output_tokens / survey.requests, workers)
+
+
+def _facts(plan: Plan, target: Target, headers: dict[str, str], known: Known) -> EndpointFacts:
+    url = str(plan.base_url)
+    if url not in known:
+        known[url] = probe_endpoint(Prober(target, headers, url), plan, http_dialect(plan))
+    return known[url]
+
+
+def _endpoint(plan: Plan, url: str, headers: dict[str, str], tls: TlsOptions, by: Opening) -> Endpoint:
+    """A class's own endpoint, asked what it is. The model is the class's, or the only one it lists."""
+    target = resolve_target(url, tls)
+    models = [one.model for one in plan.classes if one.base_url == url and one.model is not None]
+    asked = plan.model_copy(
+        update={"base_url": url, "model": models[0] if models else plan.model, "classes": []}
+    )
+    facts = _facts(asked, target, headers, by.known)
+    return Endpoint(target, facts, PromptWriter(by.salt, facts.overhead))
 
 
 def open_ahead_of(plan: Plan, survey: Survey | None) -> int:

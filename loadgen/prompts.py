@@ -10,26 +10,32 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import orjson
 
 from loadgen.clients.dialect import PROMPT_MARK, Dialect
+from loadgen.clients.prompt_fields import prompt_fields
 from loadgen.errors import UsageError
 from loadgen.record import Outcome, Record
 from loadgen.schedule import ScheduleRow
 
 WORDS_IN_LIST = 4096
 
-
 WORD_BY_WORD = 64
 """The words at a text's beginning that are chosen one by one: no two texts share them, and so no prefix."""
 
 PHRASE_WORDS, PHRASES = 128, 1024
+
+SLICE_WORDS = 4096
+"""Words joined in one go: a prompt of 1 MB made at once would hold every due send up for milliseconds."""
+SLICE_PHRASES = SLICE_WORDS // PHRASE_WORDS
 
 
 class Words:
@@ -41,61 +47,117 @@ class Words:
     """
 
     def __init__(self) -> None:
-        words = files("loadgen").joinpath("words.txt").read_bytes().split()
-        if len(words) != WORDS_IN_LIST:
-            raise ValueError(f"words.txt holds {len(words)} words, not {WORDS_IN_LIST}")
-        self._table = [b" " + word for word in words] * (65536 // WORDS_IN_LIST)
-        self._phrases: list[bytes] = []
+        self._table, self._phrases = _tables()
 
     def text(self, key: bytes, count: int) -> bytes:
         """*count* words chosen by *key*, each with its leading space; fewer words are the beginning of more."""
+        return b"".join(self.slices(key, count))
+
+    def slices(self, key: bytes, count: int) -> Iterator[bytes]:
+        """As `text`, in pieces of at most `SLICE_WORDS` words, each made when it is asked for."""
         if count <= WORD_BY_WORD:
-            return b"".join(map(self._table.__getitem__, _choices(key, count)))
+            yield b"".join(map(self._table.__getitem__, _choices(key, count)))
+            return
         whole, part = divmod(count - WORD_BY_WORD, PHRASE_WORDS)
         choices = _choices(key, WORD_BY_WORD + whole + 1)
-        phrases = self._phrases or self._make_phrases()
-        found = [*map(self._table.__getitem__, choices[:WORD_BY_WORD])]
-        found += map(phrases.__getitem__, choices[WORD_BY_WORD:-1])
+        phrases = self._phrases
+        yield b"".join(map(self._table.__getitem__, choices[:WORD_BY_WORD]))
+        for at in range(WORD_BY_WORD, WORD_BY_WORD + whole, SLICE_PHRASES):
+            yield b"".join(
+                map(phrases.__getitem__, choices[at : min(at + SLICE_PHRASES, WORD_BY_WORD + whole)])
+            )
         if part:
-            found.append(b" ".join(phrases[choices[-1]].split(b" ", part + 1)[: part + 1]))
-        return b"".join(found)
+            yield b" ".join(phrases[choices[-1]].split(b" ", part + 1)[: part + 1])
 
-    def _make_phrases(self) -> list[bytes]:
-        words = iter(map(self._table.__getitem__, _choices(b"phrases", PHRASES * PHRASE_WORDS)))
-        phrases = [b"".join(islice(words, PHRASE_WORDS)) for _ in range(PHRASES)]
-        self._phrases = phrases * (65536 // PHRASES)
-        return self._phrases
+
+@cache
+def _tables() -> tuple[list[bytes], list[bytes]]:
+    """Words and phrases, 65,536 entries each. Made before a run begins: it takes some 20 ms."""
+    words = files("loadgen").joinpath("words.txt").read_bytes().split()
+    if len(words) != WORDS_IN_LIST:
+        raise ValueError(f"words.txt holds {len(words)} words, not {WORDS_IN_LIST}")
+    table = [b" " + word for word in words] * (65536 // WORDS_IN_LIST)
+    chosen = iter(map(table.__getitem__, _choices(b"phrases", PHRASES * PHRASE_WORDS)))
+    phrases = [b"".join(islice(chosen, PHRASE_WORDS)) for _ in range(PHRASES)]
+    return table, phrases * (65536 // PHRASES)
 
 
 def _choices(key: bytes, count: int) -> memoryview[int]:
     return memoryview(hashlib.shake_128(key).digest(2 * count)).cast("H")
 
 
+class WordSource(Protocol):
+    """Where a prompt's tokens come from."""
+
+    def text(self, key: bytes, count: int) -> bytes:
+        """*count* tokens chosen by *key*."""
+
+    def slices(self, key: bytes, count: int) -> Iterator[bytes]:
+        """As `text`, in pieces each made when it is asked for."""
+
+
+class TokenIds:
+    """Token ids instead of words, as packed native uint32: exact in any vocabulary of *size* without its tokenizer.
+
+    The eighths at both ends are left out: special and unused ids stand there.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._first, self._span = size // 8, max(1, size - 2 * (size // 8))
+
+    def text(self, key: bytes, count: int) -> bytes:
+        """*count* ids chosen by *key*."""
+        choice = np.frombuffer(hashlib.shake_128(key).digest(4 * count), np.uint32)
+        return (choice % np.uint32(self._span) + np.uint32(self._first)).astype(np.uint32).tobytes()
+
+    def slices(self, key: bytes, count: int) -> Iterator[bytes]:
+        """All at once: 64K ids are made in a millisecond."""
+        yield self.text(key, count)
+
+
 class PromptWriter:
     """Text for rows under one salt; ``overhead`` tokens are the chat template's and left out of the words."""
 
-    def __init__(self, salt: str, overhead: int = 0) -> None:
-        self._words = Words()
+    def __init__(self, salt: str, overhead: int = 0, words: WordSource | None = None) -> None:
+        self._words = words or Words()
         self._salt = salt.encode()
         self._overhead = overhead
         self._streams: dict[str, tuple[int, int]] = {}
+        self._begun: tuple[ScheduleRow, list[bytes], Iterator[bytes]] | None = None
 
     def text(self, row: ScheduleRow) -> bytes:
         """The row's prompt: its blocks' shared text first, its own words for the rest."""
+        begun = self._begun
+        if begun is not None and begun[0] is row:
+            self._begun = None
+            return b"".join((*begun[1], *begun[2]))
+        return b"".join(self._slices(row))
+
+    def text_ahead(self, row: ScheduleRow) -> bool:
+        """Make one more slice of the row's prompt, which `text` then need not; False: nothing is left of it."""
+        if self._begun is None:
+            self._begun = row, [], self._slices(row)
+        if self._begun[0] is not row:
+            return False
+        made = next(self._begun[2], None)
+        if made is not None:
+            self._begun[1].append(made)
+        return made is not None
+
+    def _slices(self, row: ScheduleRow) -> Iterator[bytes]:
         wanted = max(1, row.n_input - self._overhead)
-        parts: list[bytes] = []
         if row.hash_ids and row.block_size:
             for block in row.hash_ids:
                 size = min(row.block_size, wanted)
                 if size <= 0:
                     break
-                parts.append(self._words.text(b"%s/block/%d" % (self._salt, block), size))
+                yield from self._words.slices(b"%s/block/%d" % (self._salt, block), size)
                 wanted -= size
         elif row.session is not None:
-            return self._words.text(self._stream(row), wanted)
+            yield from self._words.slices(self._stream(row), wanted)
+            return
         if wanted > 0:
-            parts.append(self.own(row, wanted))
-        return b"".join(parts)
+            yield from self._words.slices(b"%s/row/%d" % (self._salt, row.index), wanted)
 
     def _stream(self, row: ScheduleRow) -> bytes:
         """The key of a session's one sequence of words, of which its turns are ever longer beginnings.
@@ -121,18 +183,14 @@ class PromptWriter:
         return self._words.text(b"%s/answer/%d" % (self._salt, index), count)
 
 
-class Writer(Protocol):
-    """Rows to bytes on the wire."""
-
-    def write(self, row: ScheduleRow, request_id: str) -> bytes:
-        """The request's head and body."""
-
-
 class Prompts(Protocol):
     """What makes a row's prompt: JSON-safe bytes."""
 
     def text(self, row: ScheduleRow) -> bytes:
         """The row's prompt."""
+
+    def text_ahead(self, row: ScheduleRow) -> bool:
+        """Make a part of it now, of a few thousand words; False: nothing is left to be made ahead."""
 
 
 @dataclass(slots=True)
@@ -143,7 +201,7 @@ class Request:
     """
 
     record: Record
-    payload: bytes
+    payload: Sized
     think_ns: int | None = None
     row: ScheduleRow | None = None
     last: bool = False
@@ -151,10 +209,25 @@ class Request:
     cancel_tokens: int | None = None
 
 
-class RequestWriter:
-    """Rows to bytes on the wire. Everything that does not vary by row is encoded once."""
+class Writer(Protocol):
+    """What makes a row's request, ready to be sent."""
 
-    def __init__(self, dialect: Dialect, body_fields: dict[str, Any], head: bytes, prompts: Prompts) -> None:
+    def write(self, row: ScheduleRow, request_id: str) -> Sized:
+        """The request's bytes, in the form that its endpoint's client takes."""
+
+    def write_ahead(self, row: ScheduleRow) -> bool:
+        """Make a small part of what `write` needs for the row; False: there is no more of it."""
+
+
+class RequestWriter:
+    """Rows to bytes on the wire. Everything that does not vary by row is encoded once.
+
+    *parts*: the prompt travels in so many headers (`prompt_fields`) and the body's own is empty; 0: in the body.
+    """
+
+    def __init__(
+        self, dialect: Dialect, body_fields: dict[str, Any], head: bytes, prompts: Prompts, parts: int = 0
+    ) -> None:
         fields = {**dialect.prompt_fields(PROMPT_MARK), **body_fields}
         before, mark, after = orjson.dumps(fields).partition(orjson.dumps(PROMPT_MARK)[1:-1])
         if not mark or "max_tokens" in fields:
@@ -163,6 +236,11 @@ class RequestWriter:
         self._before, self._after = before, after[:-1]
         self._head = head
         self._prompts = prompts
+        self._parts = parts
+
+    def write_ahead(self, row: ScheduleRow) -> bool:
+        """Make a small part of what `write` needs for the row; False: there is no more of it."""
+        return self._prompts.text_ahead(row)
 
     def write(self, row: ScheduleRow, request_id: str) -> bytes:
         """The request's head and body, ready to be sent as they are."""
@@ -170,11 +248,15 @@ class RequestWriter:
 
     def write_text(self, text: bytes, n_output: int, request_id: str) -> bytes:
         """As `write`, for a prompt that is there already (JSON-safe bytes)."""
+        headers = b""
+        if self._parts:
+            headers = b"".join(b"%s: %s\r\n" % field for field in prompt_fields(text, self._parts))
+            text = b""
         tail = b'%s,"max_tokens":%d}' % (self._after, n_output)
         length = len(self._before) + len(text) + len(tail)
         name = request_id.encode()
-        head = b"%sx-request-id: %s\r\nx-loadgen-id: %s\r\ncontent-length: %d\r\n\r\n" % (
-            self._head, name, name, length,
+        head = b"%s%sx-request-id: %s\r\nx-loadgen-id: %s\r\ncontent-length: %d\r\n\r\n" % (
+            self._head, headers, name, name, length,
         )  # fmt: skip
         return b"".join((head, self._before, text, tail))
 
@@ -185,8 +267,9 @@ Followers = Literal["ahead", "soon", "settled"]
 class RenderedAhead:
     """Requests in due order, rendered some seconds ahead in slices that never block the loop for long.
 
-    ``render_some`` renders one request and says whether there is reason to go on; ``pop`` renders at once
-    what should have been rendered before: that lateness is the generator's own and shows as lag.
+    ``render_some`` renders one request, or a slice of a long one, and says whether there is reason to go on;
+    ``pop`` renders at once what should have been rendered before: that lateness is the generator's own and shows
+    as lag.
 
     *followers* says when a session's later turns are rendered: ``ahead`` as all others; ``soon``, in an idle
     moment after the turn before was sent, so that a long session waits as rows and not as bytes; ``settled``,
@@ -207,6 +290,7 @@ class RenderedAhead:
         self._bytes = 0
         self._followers = followers
         self._begun: set[str] = set()
+        self._next: ScheduleRow | None = None
         self._soon: deque[Request] = deque()
         self.exhausted = False
 
@@ -220,11 +304,16 @@ class RenderedAhead:
             request.record.due_ns += t0_ns - self._t0_ns
         self._t0_ns = t0_ns
 
-    def _render_next(self) -> bool:
-        row = next(self._rows, None)
+    def _render_next(self, *, sliced: bool = False) -> bool:
+        row = self._next or next(self._rows, None)
         if row is None:
             self.exhausted = True
             return False
+        self._next = row
+        now = row.session is None or self._followers == "ahead"
+        if sliced and now and row.n_input > SLICE_WORDS and self._writer.write_ahead(row):
+            return True
+        self._next = None
         self._place(row)
         return True
 
@@ -271,7 +360,7 @@ class RenderedAhead:
             return False
         if ready and ready[-1].record.due_ns > now_ns + self._ahead_ns:
             return False
-        return self._render_next()
+        return self._render_next(sliced=True)
 
     def peek(self) -> Request | None:
         """The next request, rendered now if need be; None when all rows are gone."""
@@ -289,6 +378,9 @@ class RenderedAhead:
 
     def insert(self, rows: Iterable[ScheduleRow]) -> None:
         """Put rows that have come to this shard later into their places by due instant."""
+        if self._next is not None:  # its place is before all that the pass has not reached
+            row, self._next = self._next, None
+            self._place(row)
         waiting, self._ready = self._ready, deque()
         for row in rows:
             self._place(row)
@@ -299,6 +391,7 @@ class RenderedAhead:
         """Forget all rows not yet taken: somebody else accounts for them."""
         self._ready.clear()
         self._soon.clear()
+        self._next = None
         self._bytes = 0
         self._rows = iter(())
         self.exhausted = True
@@ -307,7 +400,8 @@ class RenderedAhead:
         """The records of all rows not yet taken, unrendered ones included; afterwards nothing is left."""
         while self._ready:
             yield self._ready.popleft().record
-        for row in self._rows:
+        begun, self._next = self._next, None
+        for row in chain([begun] if begun else [], self._rows):
             record = new_record(row, self._run_id)
             record.due_ns += self._t0_ns
             yield record
@@ -326,4 +420,5 @@ def new_record(row: ScheduleRow, run_id: str) -> Record:
         n_output_asked=row.n_output,
         session=row.session,
         turn=row.turn,
+        endpoint=row.endpoint,
     )

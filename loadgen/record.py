@@ -56,7 +56,8 @@ class Record:
     ``queue_ns`` is the server's own word on how long the request waited for service (vLLM's per-request metrics).
     Where a refused request was tried again the instants from ``sent_ns`` on are the last try's, and ``attempts``
     holds each earlier one: ``sent_ns``, ``done_ns``, ``outcome``, ``status`` and the ``wait_ns`` after it.
-    ``lag`` is not stored: it is ``taken_ns - due_ns - held_ns``.
+    ``body_ns`` (the answer's first byte after its head) and ``answer_headers`` are there only where headers were
+    asked to be kept. ``lag`` is not stored: it is ``taken_ns - due_ns - held_ns``.
     """
 
     id: str
@@ -72,6 +73,7 @@ class Record:
     sent_ns: int | None = None
     sent_end_ns: int | None = None
     headers_ns: int | None = None
+    body_ns: int | None = None
     first_ns: int | None = None
     first_output_ns: int | None = None
     last_ns: int | None = None
@@ -95,6 +97,7 @@ class Record:
     endpoint: str | None = None
     queue_ns: int | None = None
     attempts: list[dict[str, Any]] | None = None
+    answer_headers: dict[str, str] | None = None
 
     @property
     def lag_ns(self) -> int | None:
@@ -103,9 +106,8 @@ class Record:
 
 
 OPTIONAL_FIELDS = (
-    "connect_start_ns", "connect_end_ns", "tls_end_ns", "first_output_ns", "chunk_tokens", "n_cached",
-    "status", "error", "note", "session", "turn", "endpoint",
-    "queue_ns", "attempts",
+    "connect_start_ns", "connect_end_ns", "tls_end_ns", "body_ns", "first_output_ns", "chunk_tokens", "n_cached",
+    "status", "error", "note", "session", "turn", "endpoint", "queue_ns", "attempts", "answer_headers",
 )  # fmt: skip
 """Left out of a line when ``None``; every other field is always written, ``null`` where nothing is known."""
 

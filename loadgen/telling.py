@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,9 +46,13 @@ class ClassWriter:
     def __init__(self, default: Writer, by_class: Mapping[str, Writer]) -> None:
         self._default, self._by_class = default, by_class
 
-    def write(self, row: ScheduleRow, request_id: str) -> bytes:
+    def write(self, row: ScheduleRow, request_id: str) -> Sized:
         """The request's head and body."""
         return self._by_class.get(row.class_name or "", self._default).write(row, request_id)
+
+    def write_ahead(self, row: ScheduleRow) -> bool:
+        """Make a small part of what `write` needs for the row; False: there is no more of it."""
+        return self._by_class.get(row.class_name or "", self._default).write_ahead(row)
 
 
 @dataclass(frozen=True, slots=True)

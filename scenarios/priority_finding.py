@@ -53,17 +53,16 @@ def judge(directories: tuple[Path, ...], settings: Mapping[str, Any], sent: tupl
             None, "Interrupted before scheduler B was asked.", {}, ("interrupted",), runs=names, codes=codes
         )
     sides = [Side.of(directory) for directory in directories]
-    for name, side in zip(names, sides, strict=True):
-        missing = [
-            c
-            for c in (HIGH, LOW)
-            if not (side.run.rows.of_class(c) & side.run.rows.outcome(Outcome.OK)).any()
-        ]
-        why_not += [f"{name}: no request of class {c} was answered" for c in missing]
-        if "interrupted" in side.run.stops:
-            why_not.append(f"{name}: interrupted before the load was over")
+    unanswered = [
+        f"{name}: no request of class {one} was answered"
+        for name, side in zip(names, sides, strict=True)
+        for one in (HIGH, LOW)
+        if not (side.run.rows.of_class(one) & side.run.rows.outcome(Outcome.OK)).any()
+    ]
+    stopped = [name for name, side in zip(names, sides, strict=True) if "interrupted" in side.run.stops]
+    why_not += [*unanswered, *(f"{name}: interrupted before the load was over" for name in stopped)]
     numbers = numbers_of(sides, names)
-    if not why_not:
+    if not unanswered:
         numbers |= _label_numbers(sides, names, settings)
     answer = _answer(numbers, names)
     notes = _notes(sides, names, settings)

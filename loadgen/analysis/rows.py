@@ -122,6 +122,11 @@ class Rows:
         texts = self.texts["class"]
         return np.equal(texts.codes, texts.code(name))
 
+    def of_endpoint(self, name: str) -> Mask:
+        """Rows that went to the endpoint of that name, in a run with several."""
+        texts = self.texts["endpoint"]
+        return np.equal(texts.codes, texts.code(name))
+
     @property
     def classes(self) -> tuple[str, ...]:
         """Class names that rows carry, sorted."""

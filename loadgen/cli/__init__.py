@@ -21,6 +21,8 @@ COMMANDS = {
     "correlate": "say what the GPU and the server did while users waited",
     "merge": "put one run's records from several directories together",
     "export": "write the records in other tools' forms",
+    "envoy": "a real Envoy in front of an endpoint, with time points of every request",
+    "preflight": "find what a proxy does to streams, before a run does: buffering, timeouts, limits, replicas",
     "simulate": "the built-in OpenAI-compatible endpoint",
     "trace": "list, fetch, describe, fit, convert and anonymise traces",
     "whatif": "run's load on an engine model in virtual time: nothing is sent",

@@ -14,10 +14,17 @@ from loadgen.errors import UsageError
 from loadgen.plan import Plan, build_plan
 
 UNSET = argparse.SUPPRESS
+TARGET_FIELDS = (
+    "base_url", "endpoint", "model", "api_key_file", "header", "extra_body", "ignore_eos", "tls_ca", "tls_cert",
+    "tls_key", "tls_server_name", "tls_insecure", "i_own_this_endpoint",
+)  # fmt: skip
 FLAGS = ("carry_answers", "ignore_eos", "ignore_retry_after", "i_own_this_endpoint", "tls_insecure")
 LISTS = {"slo": "SLO", "sidecar": "HOST:PORT"}
 """Options that take several values, with what each is."""
-REPEATED = {"header": "K=V", "step": "NAME=VALUE", "classes": "NAME:K=V,…"}
+REPEATED = {
+    "header": "K=V", "keep_header": "NAME", "step": "NAME=VALUE", "classes": "NAME:K=V,…", "target": "NAME=URL,…",
+    "response_field": "ROLE=PATH", "tensor": "ROLE=NAME",
+}  # fmt: skip
 """Options that may be given again and again."""
 
 
@@ -33,8 +40,22 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--api-key", default=None, metavar="KEY", help="discouraged: others can read it in the process list"
     )
+    _add_fields(parser, tuple(Plan.model_fields))
+
+
+def add_target_options(parser: argparse.ArgumentParser) -> None:
+    """``--plan FILE`` and the options that name a target and how it is asked, without any load."""
+    parser.add_argument(
+        "--plan", type=Path, default=None, metavar="FILE", help="TOML plan that names the target"
+    )
+    parser.set_defaults(api_key=None)
+    _add_fields(parser, TARGET_FIELDS)
+
+
+def _add_fields(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> None:
     groups: dict[str, Any] = {}
-    for name, field in Plan.model_fields.items():
+    for name in names:
+        field = Plan.model_fields[name]
         extra = field.json_schema_extra
         if not isinstance(extra, dict):
             continue
@@ -44,7 +65,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_option(group: Any, name: str, field: FieldInfo, extra: dict[str, Any]) -> None:
-    flags = [f"--{name.replace('_', '-')}", *extra["aliases"]]
+    flags = [_flag(name), *extra["aliases"]]
     text = _help(field)
     if name in FLAGS:
         group.add_argument(*flags, dest=name, action="store_true", default=UNSET, help=text)
@@ -93,30 +114,36 @@ def plan_from(args: argparse.Namespace) -> tuple[Plan, str | None]:
 def plan_options(args: argparse.Namespace) -> dict[str, Any]:
     """The plan's options that were given. Raises UsageError for a header or a JSON object that is none."""
     options = {name: getattr(args, name) for name in Plan.model_fields if hasattr(args, name)}
-    if "header" in options:
-        options["header"] = _headers(options["header"])
-    if "extra_body" in options:
-        options["extra_body"] = _json_object(options["extra_body"])
+    for name in ("header", "response_field", "tensor"):
+        if name in options:
+            options[name] = _pairs(name, options[name])
+    for name in ("extra_body", "request_template"):
+        if name in options:
+            options[name] = _json_object(name, options[name])
     return options
 
 
-def _headers(pairs: list[str]) -> dict[str, str]:
-    headers: dict[str, str] = {}
+def _pairs(option: str, pairs: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
     for pair in pairs:
         name, mark, value = pair.partition("=") if "=" in pair else pair.partition(":")
         if not mark or not name.strip():
-            raise UsageError(f"--header {pair!r}: write NAME=VALUE")
-        headers[name.strip()] = value.strip()
-    return headers
+            raise UsageError(f"{_flag(option)} {pair!r}: write NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _json_object(option: str, text: str) -> dict[str, Any]:
     try:
         value = orjson.loads(Path(text[1:]).read_bytes() if text.startswith("@") else text)
     except OSError as error:
-        raise UsageError(f"--extra-body {text}: {os.strerror(error.errno or 0).lower()}") from None
+        raise UsageError(f"{_flag(option)} {text}: {os.strerror(error.errno or 0).lower()}") from None
     except orjson.JSONDecodeError as error:
-        raise UsageError(f"--extra-body {text!r}: not JSON ({error})") from None
+        raise UsageError(f"{_flag(option)} {text!r}: not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise UsageError(f"--extra-body {text!r}: a JSON object is needed")
+        raise UsageError(f"{_flag(option)} {text!r}: a JSON object is needed")
     return value

@@ -27,13 +27,11 @@ from loadgen.cluster.ownership import LossPolicy
 from loadgen.cluster.ship import Replica
 from loadgen.cluster.wire import Traffic, count_received, guard, listen, send_to_worker
 from loadgen.cluster.work import plan_to_work
-from loadgen.endpoint import EndpointFacts
 from loadgen.errors import ExitCode, InvalidRunError, LoadgenError, UsageError
 from loadgen.live import Histogram
 from loadgen.plan import Plan
 from loadgen.preparation import (
     Basis,
-    check_target,
     lay_basis,
     new_names,
     refuse_empty,
@@ -76,7 +74,6 @@ class MasterFabric:
     """One run led from here. `over` is set when every row has its record in the run directory."""
 
     def __init__(self, plan: Plan, options: MasterOptions) -> None:
-        check_target(plan)
         self.plan, self._options = plan, options
         self._basis: Basis = lay_basis(plan)
         schedule = self._basis.schedule
@@ -173,8 +170,7 @@ class MasterFabric:
         assert t0_ns is not None
         members = sorted(coordinator.members.values(), key=lambda m: m.number)
         names = self._run_id, self._salt
-        facts = {url: EndpointFacts(**one) for url, one in coordinator.facts.items()}
-        content = run_content(self._basis, self.survey, facts, names)
+        content = run_content(self._basis, self.survey, coordinator.facts["content"], names)
         anchor = anchor_to_json(self._anchor)
         write_plan(
             self.directory,

@@ -29,7 +29,16 @@ from loadgen.errors import LoadgenError
 from loadgen.live import Histogram
 from loadgen.net.stamps import StampClock
 from loadgen.net.timer import LoopTimer
-from loadgen.preparation import Basis, Facts, Share, lay_basis, make_engine, open_ahead_of, run_content
+from loadgen.preparation import (
+    Asked,
+    Basis,
+    Share,
+    endpoint_content,
+    lay_basis,
+    make_engine,
+    open_ahead_of,
+    run_content,
+)
 from loadgen.record import Outcome, Record
 from loadgen.rundir import anchor_to_json, host_facts, new_run_directory, write_plan
 from loadgen.schedule import ScheduleRow, survey
@@ -73,6 +82,7 @@ class WorkerFabric:
         self._flush_ticks = 1
         self._told_why = self._said_done = False
         self._engine: Engine | None = None
+        self._asked: Asked | None = None
         self._shipper: Shipper | None = None
         self._histograms = {"ttft": Histogram(), "e2e": Histogram()}
         listen(runner, lambda _, message: self.machine.take(message))
@@ -207,13 +217,24 @@ class WorkerFabric:
         )
         if data["clock"] and data["clock"] == clock_identity() and not self._options.force_exchange:
             self.machine.offset = OffsetEstimate(same_clock=True)
-        facts = {url: one.to_json() for url, one in self._basis.probe().items()} if data["probe"] else None
+        self._stamps = StampClock(measure_anchor)
+        facts = self._open({}) if data["probe"] else None
         digest = self._survey.digest if self._survey else None
         self.machine.say("ready", {"digest": digest, "facts": facts})
 
+    def _open(self, told: Json) -> Json:
+        """The endpoints, of which *told* is known; what all workers need to know of them."""
+        known = {url: EndpointFacts(**one) for url, one in (told.get("known") or {}).items()}
+        self._asked = self._basis.open(self._work["salt"], self._stamps, known)
+        content = endpoint_content(self._asked)
+        return {"known": {url: one.to_json() for url, one in known.items()}, "content": content}
+
     def _build(self, data: Json) -> None:
         part, of, slots = int(data["part"]), int(data["of"]), data["slots"]
-        self._part, self._facts = part, facts_from(data["facts"])
+        self._part = part
+        if self._asked is None:
+            self._open(data["facts"])
+        assert self._asked is not None
         self.directory = new_run_directory(self._spool_directory(part))
         self._flush_ticks = round(flush_interval_s(of) / TICK_S)
         self._t0_ns = now_ns()  # until the master says it: nothing is due, so nothing is forgotten
@@ -221,11 +242,11 @@ class WorkerFabric:
         self._rows = ClaimedRows(
             basis.schedule.make_rows(), claim_of(part, of, slots), lambda: now_ns() - self._t0_ns
         )
-        self._stamps = StampClock(measure_anchor)
-        names = self._work["run_id"], self._work["salt"]
         ahead = 1 + open_ahead_of(basis.plan, self._survey) // of
-        share = Share(self._rows, caps_of(basis, part, of), ahead, self.directory, *names, worker=str(part))
-        engine = make_engine(basis, self._facts, share, self._stamps)
+        share = Share(
+            self._rows, caps_of(basis, part, of), ahead, self.directory, self._work["run_id"], str(part)
+        )
+        engine = make_engine(basis, self._asked, share, self._stamps)
         engine.dispatcher.more_may_come, engine.dispatcher.accounts_for_rest = True, False
         engine.on_record = self._recorded
         engine.warm_up()
@@ -265,9 +286,10 @@ class WorkerFabric:
 
     def _document(self, t0_ns: int, anchor: Json) -> Json:
         basis, worker = self._basis, str(self._part)
+        assert self._asked is not None
         names = self._work["run_id"], self._work["salt"]
         return {
-            **run_content(basis, self._survey, self._facts, names),
+            **run_content(basis, self._survey, endpoint_content(self._asked), names),
             "pids": {"master": None, "workers": [os.getpid()]},
             "anchors": {worker: anchor},
             "t0_ns": t0_ns,
@@ -280,11 +302,6 @@ class WorkerFabric:
             self._histograms["ttft"].add(record.first_ns - record.sent_ns)
         if record.sent_ns is not None and record.last_ns is not None:
             self._histograms["e2e"].add(record.last_ns - record.sent_ns)
-
-
-def facts_from(told: Json) -> Facts:
-    """What worker 0 found out about the endpoints."""
-    return {url: EndpointFacts(**one) for url, one in told.items()}
 
 
 def breathing(rows: Iterable[ScheduleRow]) -> Iterator[ScheduleRow]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from loadgen.record import ClockSource, Outcome, Record
 
 if TYPE_CHECKING:
-    from loadgen.clients.openai import AnswerReader
+    from loadgen.clients.dialect import Reader
     from loadgen.net.connection import Connection
 
 LONG_PIECES = 32
@@ -20,6 +21,9 @@ MAX_DECODED_BYTES = 1 << 30
 """A compressed answer may not unfold beyond this."""
 
 _LOOP = ClockSource.LOOP
+
+REJECTED_STATUS = frozenset({429, 503})
+"""The server would not, for now."""
 
 DETECT = 47
 """zlib's ``wbits`` for the largest window, gzip or zlib by the head."""
@@ -38,22 +42,23 @@ class Exchange:
 
     __slots__ = (
         "_decoded", "_decoder", "connection", "deadline_ns", "ending", "finished", "hints", "is_event_stream",
-        "leave_tokens", "long_at", "may_send", "on_long", "payload", "pieces", "reader", "record", "resent", "status",
-        "waits",
+        "keep_headers", "leave_tokens", "long_at", "may_send", "on_long", "payload", "pieces", "reader", "record",
+        "resent", "status", "waits",
     )  # fmt: skip
 
-    def __init__(self, record: Record, payload: bytes, finished: Callable[[Exchange], None]) -> None:
+    def __init__(self, record: Record, payload: Sized, finished: Callable[[Exchange], None]) -> None:
         self.record = record
         self.payload = payload
         self.finished = finished
         self.pieces: list[tuple[int, bytes]] = []
         self.status = 0
         self.hints: dict[str, str] = {}
+        self.keep_headers: frozenset[bytes] = frozenset()
         self.is_event_stream = False
         self.ending: Ending | None = None
         self.deadline_ns = 0
         self.connection: Connection | None = None
-        self.reader: AnswerReader | None = None
+        self.reader: Reader | None = None
         self.may_send: Callable[[], bool] | None = None
         """Asked once more when a connection had to be opened first: a worker's lease may have ended meanwhile."""
         self.waits = False
@@ -68,6 +73,9 @@ class Exchange:
     def header(self, name: bytes, value: bytes) -> None:
         """Keep of the answer's head what decides how its body is read."""
         name = name.lower()
+        if name in self.keep_headers:
+            kept = self.record.answer_headers = self.record.answer_headers or {}
+            kept[name.decode()] = value.decode("latin-1")
         if name == b"content-type":
             self.is_event_stream = value.lower().startswith(b"text/event-stream")
         elif name == b"content-encoding" and value.lower() not in (b"identity", b""):
@@ -82,6 +90,8 @@ class Exchange:
         """A piece of the body as it came."""
         if source is _LOOP:
             self.record.clock = _LOOP
+        if self.keep_headers and self.record.body_ns is None:
+            self.record.body_ns = stamp_ns
         self.pieces.append((stamp_ns, data))
         if len(self.pieces) == self.long_at and self.on_long is not None:
             self.on_long(self)
@@ -113,6 +123,28 @@ class Exchange:
             parts.append(decoded)
             data = self._decoder.unused_data
         return b"".join(parts)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the answer's head alone says that the server would not, for now."""
+        return self.status in REJECTED_STATUS
+
+    @property
+    def told_status(self) -> int | None:
+        """The status as a record keeps it."""
+        return self.status or None
+
+    def must_wait(self) -> bool:
+        """Whether it may not be sent at this moment: it then waits to be started again, or to be given up."""
+        self.waits = self.may_send is not None and not self.may_send()
+        return self.waits
+
+    def abort(self, outcome: Outcome, error: str) -> None:
+        """Give it up, wherever it is: it ends with *outcome*, what it had received is kept."""
+        if self.connection is not None:
+            self.connection.abort(outcome, error)
+        else:
+            self.end(Ending.FAILED, time.monotonic_ns(), outcome, error)
 
     def end(
         self, ending: Ending, done_ns: int, outcome: Outcome | None = None, error: str | None = None

@@ -18,6 +18,7 @@ from loadgen.analysis.load import Run
 from loadgen.analysis.views import chart_data
 from loadgen.report.classes import HtmlParts, priority_section
 from loadgen.report.cluster import cluster_words
+from loadgen.report.endpoints import endpoint_titles
 from loadgen.report.notes import METHOD_NOTES, caption_of_time, verdict_words
 from loadgen.report.terminal import LATENCIES, idc_words, number, printable
 
@@ -209,6 +210,9 @@ def _latency(summary: Json, charts: Json) -> str:
     parts += [
         _latency_table(f"Class {name}, ms (95 % interval)", block["metrics"])
         for name, block in summary["classes"].items()
+    ]
+    parts += [
+        _latency_table(f"{title} (95 % interval)", metrics) for title, metrics in endpoint_titles(summary)
     ]
     failing = _failing_table(summary["metrics"])
     figure = _figure("chart-ecdf", "Cumulative distribution of latency", caption)

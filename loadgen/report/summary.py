@@ -19,6 +19,7 @@ import orjson
 from loadgen.analysis.arrivals import Arrivals, describe, gaps, ks_distance
 from loadgen.analysis.confidence import share_interval
 from loadgen.analysis.correlate.answer import memory_block
+from loadgen.analysis.cuts import constant_age, cuts_figures
 from loadgen.analysis.goodput import GateResult, judge_gate, meets_bounds
 from loadgen.analysis.load import Run, load_run
 from loadgen.analysis.metrics import (
@@ -44,6 +45,7 @@ from loadgen.errors import ExitCode
 from loadgen.record import Outcome
 from loadgen.report.classes import priority_block
 from loadgen.report.cluster import cluster_block
+from loadgen.report.endpoints import endpoint_blocks
 from loadgen.report.figures import (
     figures,
     good,
@@ -103,6 +105,7 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
     metrics = metric_figures(run, run.measured, quantiles)
     met = meets_bounds(run.rows, objectives)
     throughput = _throughput(run, objectives, met)
+    cuts = constant_age(run.rows)
     found: Json = _plain(
         {
             **_head(run),
@@ -117,7 +120,13 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
             "stops": run.stops,
             "incomplete": bool(run.problems),
             "unreachable": unreachable(run.rows),
-            "notes": [*run.notes, *_unknown_classes(run, objectives), *self_watch_notes(run)],
+            "notes": [
+                *run.notes,
+                *_unknown_classes(run, objectives),
+                *self_watch_notes(run),
+                *([cuts.in_words] if cuts else []),
+            ],
+            "cut_age": cuts_figures(cuts),
             **_asked_and_sent(run, validity, quantiles),
             "metrics": metrics,
             "itl_estimated": itl_is_estimated(run.rows, good(run, run.measured)),
@@ -131,6 +140,7 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
             "objectives": [o.text for o in objectives],
             "gates": _gates(run, objectives, outcomes),
             "classes": _classes(run, objectives, met, quantiles, throughput["measured"]["duration_s"]),
+            "endpoints": endpoint_blocks(run, quantiles, throughput["measured"]["duration_s"]),
             "priority": priority_block(run, met, has_bounds=any(not o.is_gate for o in objectives)),
         }
     )

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.report.cluster import cluster_words
+from loadgen.report.endpoints import endpoint_titles
 
 Json = dict[str, Any]
 SIMULATED = "an engine model in virtual time answered; no endpoint was asked"
@@ -42,6 +43,9 @@ def print_report(summary: Json, file: TextIO, percentiles: Sequence[float] = (50
     _with_failures(console, summary["metrics"], percentiles)
     _throughput(console, summary)
     _classes(console, summary, percentiles)
+    for title, metrics in endpoint_titles(summary):
+        _latency(console, escape(title), metrics, percentiles)
+        console.print()
     if summary.get("priority"):
         from loadgen.report.classes import print_priority
 

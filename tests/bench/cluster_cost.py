@@ -123,7 +123,7 @@ class Invented:
             schedule = schedule_of(plan_from_work(data["plan"], {}))
             self._schedules[key] = (list(schedule.rows()), schedule.survey())
         self._all, survey = self._schedules[key]
-        facts = {"": EndpointFacts("m").to_json()} if data["probe"] else None
+        facts = {"content": {"endpoint": EndpointFacts("m").to_json()}} if data["probe"] else None
         self.machine.say("ready", {"digest": survey.digest, "facts": facts})
 
     def build(self, data: Json) -> None:

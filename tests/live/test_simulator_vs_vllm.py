@@ -165,8 +165,8 @@ def test_priority_prefix_cache_and_blocks_in_use_are_the_same(
 
 def check_priority_order(url: str, size: int) -> None:
     # Answers long enough that the first two still run when the last request has reached the queue.
-    low = [Ask(ids(20, i), LONG, 10, i) for i in range(6)]
-    high = [Ask(ids(20, 50 + i), LONG, 0, 6 + i) for i in range(4)]
+    low = [Ask(ids(20, i), LONG, 10, 0) for i in range(6)]
+    high = [Ask(ids(20, 50 + i), LONG, 0, 10_000_000) for i in range(4)]  # when two of the low ones run
     asks = [*low, *high]
     answers = ask_all(url, asks, one_by_one=True)
     real = [asks[i].priority for i in sorted(range(len(asks)), key=lambda i: answers[i].begun_s)]

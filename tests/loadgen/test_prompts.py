@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.clients import CLIENTS
+from loadgen.clients.dialect import Dialect
 from loadgen.errors import UsageError
-from loadgen.prompts import PromptWriter, RenderedAhead, RequestWriter
+from loadgen.prompts import SLICE_WORDS, PromptWriter, RenderedAhead, RequestWriter, TokenIds
 from loadgen.schedule import ScheduleRow
 
 WRITER = PromptWriter("salt")
+OVER_HTTP = {name: dialect for name, dialect in CLIENTS.items() if isinstance(dialect, Dialect)}
 S = 1_000_000_000
 
 
@@ -83,9 +85,9 @@ def test_another_salt_changes_everything_and_the_same_salt_nothing() -> None:
         assert sum(a == b for a, b in same) <= 3  # by chance: 64 words of 4,096
 
 
-@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("name", OVER_HTTP)
 def test_a_request_is_whole_http_with_the_prompt_in_its_place(name: str) -> None:
-    dialect = CLIENTS[name]
+    dialect = OVER_HTTP[name]
     fields = {"model": "m", "stream": True, "note": 'é "quoted"'}
     writer = RequestWriter(dialect, fields, b"POST /p HTTP/1.1\r\nhost: h\r\n", WRITER)
     asked = row(5, 10)
@@ -96,14 +98,35 @@ def test_a_request_is_whole_http_with_the_prompt_in_its_place(name: str) -> None
     assert b"x-request-id: run-5\r\nx-loadgen-id: run-5" in head
 
 
-@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("name", OVER_HTTP)
 @pytest.mark.parametrize("field", ["max_tokens", "messages", "prompt"])
 def test_what_the_schedule_decides_cannot_be_overridden(name: str, field: str) -> None:
-    dialect = CLIENTS[name]
+    dialect = OVER_HTTP[name]
     if field != "max_tokens" and field not in dialect.prompt_fields(""):
         return
     with pytest.raises(UsageError, match=f"--extra-body may not hold .*{field}"):
         RequestWriter(dialect, {field: 3}, b"", WRITER)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7])
+def test_a_prompt_in_headers_is_there_whole_and_the_body_has_none(parts: int) -> None:
+    asked = row(5, 50)
+    writer = RequestWriter(OVER_HTTP["completions"], {"model": "m"}, b"POST /p HTTP/1.1\r\n", WRITER, parts)
+    head, _, body = writer.write(asked, "run-5").partition(b"\r\n\r\n")
+    assert orjson.loads(body)["prompt"] == ""
+    values = [line.partition(b": ")[2] for line in head.split(b"\r\n") if line.startswith(b"x-prompt")]
+    assert len(values) == parts
+    assert b"".join(values).replace(b" ", b"") == WRITER.text(asked).replace(b" ", b"")
+
+
+@given(st.integers(8, 2**31), st.integers(1, 400), st.lists(st.integers(0, 2**40), max_size=4))
+def test_token_ids_are_as_many_as_asked_and_within_the_vocabulary(
+    size: int, n_input: int, blocks: list[int]
+) -> None:
+    writer = PromptWriter("s", words=TokenIds(size))
+    ids = memoryview(writer.text(row(3, n_input, tuple(blocks), 16))).cast("I").tolist()
+    assert len(ids) == n_input
+    assert all(size // 8 <= one < size for one in ids)
 
 
 # --- rendering ahead --------
@@ -161,3 +184,33 @@ def test_rows_abandoned_are_records_all_the_same() -> None:
     assert [record.due_ns for record in left] == [(5 + i) * S for i in range(1, 10)]
     assert queue.pop() is None
     assert len(writer.written) < 10
+
+
+def test_a_long_prompt_is_made_slice_by_slice_and_comes_out_the_same() -> None:
+    long = row(3, 3 * SLICE_WORDS + 5)
+    writer = PromptWriter("salt")
+    made = 0
+    while writer.text_ahead(long):
+        made += 1
+        assert writer.text(row(4, 7)) == WRITER.text(row(4, 7))
+    assert made == 5  # the words one by one, three slices of phrases, a part of a phrase
+    assert writer.text(long) == WRITER.text(long)
+
+
+def test_one_turn_of_rendering_never_makes_more_than_one_slice() -> None:
+    template = RequestWriter(CLIENTS["completions"], {"model": "m"}, b"", PromptWriter("salt"))
+    queue = RenderedAhead(iter([row(0, 10 * SLICE_WORDS), row(1, 1)]), template, "r")
+    turns = 0
+    while queue.render_some(0):
+        turns += 1
+    assert turns == 12 + 2
+    first = queue.pop()
+    assert first is not None
+    assert first.payload == template.write(row(0, 10 * SLICE_WORDS), "r-0")
+
+
+def test_a_row_that_is_half_rendered_is_not_lost_when_the_run_stops() -> None:
+    template = RequestWriter(CLIENTS["completions"], {"model": "m"}, b"", PromptWriter("salt"))
+    queue = RenderedAhead(iter([row(0, 9 * SLICE_WORDS), row(1, 1)]), template, "r")
+    queue.render_some(0)
+    assert [record.index for record in queue.abandon()] == [0, 1]

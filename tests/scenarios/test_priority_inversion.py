@@ -12,7 +12,7 @@ DEFAULTS = {name: setting.default for name, setting in SETTINGS.items()}
 
 
 def asked(tmp_path, endpoints=(), **settings):
-    known = {"virtual": True, "num_requests": 500, "request_rate": 8.5}
+    known = {"virtual": True, "num_requests": 400, "request_rate": 8.5}
     return Context(
         dict.fromkeys(endpoints, "http://127.0.0.1:1"), {**DEFAULTS, **known, **settings}, tmp_path / "out"
     )

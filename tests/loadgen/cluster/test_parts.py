@@ -281,9 +281,14 @@ def test_what_waits_for_a_lease_is_sent_once_when_it_comes_or_given_up() -> None
         exchange.connection = connection  # type: ignore[assignment]
         exchanges.append(exchange)
     exchanges[1].waits = True
-    start_waiting(exchanges)
-    start_waiting(exchanges)
+    elsewhere = Exchange(Record("r-1", 1, Outcome.NOT_SENT, 0), b"", lambda exchange: None)
+    elsewhere.may_send = lambda: False
+    assert elsewhere.must_wait()
+    sent: list[Exchange] = []
+    start_waiting([*exchanges, elsewhere], sent.append)
+    start_waiting([*exchanges, elsewhere], sent.append)
     assert [len(c.started) for c in connections] == [0, 1, 0]
+    assert sent == [elsewhere]
     exchanges[2].waits = True
     give_up_waiting(exchanges)
     assert [c.aborted for c in connections] == [[], [], [f"not_sent: {LEASE_ENDED}"]]
