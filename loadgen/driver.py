@@ -7,9 +7,10 @@ from loadgen.users import local_runner  # isort: skip
 
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gevent
 
@@ -18,8 +19,9 @@ from loadgen.errors import UsageError
 from loadgen.interrupts import on_interrupts
 from loadgen.plan import Plan
 from loadgen.preparation import Prepared, prepare
-from loadgen.progress import Progress
-from loadgen.report.summary import write_reports
+
+if TYPE_CHECKING:
+    from loadgen.progress import Progress
 
 SIDECAR_WAIT_S = 5.0
 
@@ -37,10 +39,10 @@ def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
     prepared = prepare(plan)
     if prepared.warning is not None:
         print(f"loadgen: warning: {prepared.warning}", file=sys.stderr)
-    collectors = collect_samples(plan, prepared.directory)
+    collectors = collect(prepared)
     runner = local_runner(prepared)
-    _handle_signals(prepared)
-    progress = Progress(prepared, sys.stderr) if show_progress else None
+    handlers = handle_signals([prepared])
+    progress = _progress(prepared) if show_progress else None
     watcher = gevent.spawn(progress.follow) if progress else None
     runner.start(1, spawn_rate=1)
     try:
@@ -52,10 +54,25 @@ def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
             progress.close()
         if collectors is not None:
             collectors.stop()
+        for handler in handlers:  # another run may follow in this process: it has handlers of its own
+            handler.cancel()
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if prepared.failure is not None:
         raise prepared.failure
+    from loadgen.report.summary import write_reports  # late: it would delay the first request
+
     return Driven(write_reports(prepared.directory), prepared.directory)
+
+
+def _progress(prepared: Prepared) -> Progress:
+    from loadgen.progress import Progress
+
+    return Progress(prepared, sys.stderr)
+
+
+def collect(prepared: Prepared) -> Collectors | None:
+    """As `collect_samples`, for a prepared run."""
+    return collect_samples(prepared.plan, prepared.directory)
 
 
 def collect_samples(plan: Plan, directory: Path) -> Collectors | None:
@@ -77,14 +94,16 @@ def collect_samples(plan: Plan, directory: Path) -> Collectors | None:
     return collectors
 
 
-def _handle_signals(prepared: Prepared) -> None:
+def handle_signals(runs: Sequence[Prepared]) -> list[Any]:
     """The first Ctrl-C drains and reports, the second stops at once with what is on disk."""
 
     def drain() -> None:
         print("\nloadgen: waiting for the answers under way; Ctrl-C again stops at once", file=sys.stderr)
-        prepared.engine.interrupt("interrupted", "interrupted by the user")
+        for run in runs:
+            run.engine.interrupt("interrupted", "interrupted by the user")
 
     def stop() -> None:
-        print(f"\nloadgen: stopped; what is on disk: {prepared.directory}", file=sys.stderr)
+        where = ", ".join(str(run.directory) for run in runs)
+        print(f"\nloadgen: stopped; what is on disk: {where}", file=sys.stderr)
 
-    on_interrupts(drain, stop)
+    return on_interrupts(drain, stop)

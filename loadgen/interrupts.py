@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import gevent
 
 from loadgen.errors import ExitCode
 
 
-def on_interrupts(first: Callable[[], None], second: Callable[[], None]) -> None:
-    """*first* at the first signal; at the next one *second*, and the process is gone with code 130."""
+def on_interrupts(first: Callable[[], None], second: Callable[[], None]) -> list[Any]:
+    """*first* at the first signal; at the next one *second*, and the process is gone with code 130. The handlers."""
     asked = 0
 
     def interrupt() -> None:
@@ -24,5 +25,4 @@ def on_interrupts(first: Callable[[], None], second: Callable[[], None]) -> None
             second()
             os._exit(int(ExitCode.INTERRUPTED))
 
-    gevent.signal_handler(signal.SIGINT, interrupt)
-    gevent.signal_handler(signal.SIGTERM, interrupt)
+    return [gevent.signal_handler(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)]

@@ -69,5 +69,5 @@ class MixedWriter:
         return self._writers[row.endpoint].write(row, request_id)
 
     def write_ahead(self, row: ScheduleRow) -> bool:
-        """Make a small part of what `write` needs for the row; False: there is no more of it."""
+        """As its endpoint's writer."""
         return self._writers[row.endpoint].write_ahead(row)

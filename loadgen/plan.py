@@ -18,12 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from loadgen.classes import Class, check_classes, parse_cancel
 from loadgen.errors import UsageError
+from loadgen.plan_words import check_base_url, check_words
 from loadgen.plans import plan_text, shipped_plans
 from loadgen.quantity import Duration, Length, parse_duration_ns, parse_window_ns
 from loadgen.slo import parse_objectives
 
-SCHEMES = ("http", "https", "grpc", "grpcs")
-SCHEME_WORDS = "http://HOST:PORT, https://HOST:PORT, grpc://HOST:PORT, grpcs://HOST:PORT or unix:PATH"
 SessionMode = Literal["timestamp", "idle-gap", "think-only"]
 DURATIONS = ("request_timeout", "correlation_time", "duration", "think", "retry_backoff", "retry_max_wait", "warmup",
              "drain_timeout")  # fmt: skip
@@ -62,7 +61,11 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    base_url: str | None = _option(None, "the endpoint's root (a trailing /v1 is accepted)", group=TARGET)
+    base_url: str | None = _option(
+        None,
+        "the endpoint's root (a trailing /v1 is accepted); several in run: one schedule to all at the same time",
+        group=TARGET,
+    )
     endpoint: str = _option(
         "chat", "what to ask: chat, completions; with grpc://: kserve, vllm-grpc, method", group=TARGET
     )
@@ -238,7 +241,7 @@ class Plan(BaseModel):
         check_base_url(self)
         _check_load(self)
         _check_shape(self)
-        _check_words(self)
+        check_words(self)
         check_classes(self, arrival=self.arrival is not None, rate=self.request_rate)
         if self.cancel is not None:
             parse_cancel(self.cancel)
@@ -250,18 +253,6 @@ class Plan(BaseModel):
         """The service levels of all and of each class, as `loadgen.slo` reads them; each text once."""
         own = [text for one in self.classes for text in one.objectives]
         return list(dict.fromkeys([*self.slo, *own]))
-
-
-def check_base_url(plan: Plan) -> None:
-    """Refuse what is no endpoint, and headers that are not the user's. Raises UsageError."""
-    if plan.base_url is None:
-        return
-    url = urlsplit(plan.base_url)
-    if url.scheme not in (*SCHEMES, "unix") or not (url.hostname or url.path):
-        raise UsageError(f"not an endpoint: {plan.base_url!r} ({SCHEME_WORDS})")
-    reserved = {name.lower() for name in plan.header} & {"content-length", "transfer-encoding", "host"}
-    if reserved:
-        raise UsageError(f"header {', '.join(sorted(reserved))} is loadgen's to set")
 
 
 def _check_load(plan: Plan) -> None:
@@ -302,32 +293,6 @@ def _check_shape(plan: Plan) -> None:
         raise UsageError(
             "--session-mode timestamp: a closed loop has no instants; choose idle-gap or think-only"
         )
-
-
-def _check_words(plan: Plan) -> None:
-    """The little languages of the load, read for their faults alone (imported late: numpy is slow to load)."""
-    lengths = [(name, text) for one in (plan, *plan.classes) for name in ("input_len", "output_len")
-               if (text := getattr(one, name)) is not None]  # fmt: skip
-    profiles = [text for text in (plan.profile, *(one.profile for one in plan.classes)) if text is not None]
-    if not (plan.step or lengths or profiles or plan.prefix_tree):
-        return
-    from traces.lengths import parse_length
-    from traces.prefixes import parse_tree
-    from traces.profiles import parse_profile
-    from traces.steps import parse_step
-
-    checks: list[tuple[str, Any, list[str]]] = [
-        ("step", parse_step, plan.step),
-        *((name.replace("_", "-"), parse_length, [text]) for name, text in lengths),
-        ("prefix-tree", parse_tree, [plan.prefix_tree] if plan.prefix_tree is not None else []),
-    ]
-    checks.append(("profile", parse_profile, [text for text in profiles if not text.startswith("trace:")]))
-    for name, parse, texts in checks:
-        for text in texts:
-            try:
-                parse(text)
-            except ValueError as error:
-                raise UsageError(f"--{name}: {error}") from None
 
 
 def is_loopback(base_url: str) -> bool:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from loadgen.prompt_reuse import Reuse, ReuseCount
+
 NS_PER_S = 1_000_000_000
 
 
@@ -60,6 +62,7 @@ class Survey:
     rate_per_s: float | None
     peak_rate_per_s: int
     digest: str
+    prompts: Reuse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,9 @@ def survey(rows: Iterable[ScheduleRow], *, together: bool = False) -> Survey:
     first = last = 0
     session: str | None = None
     recent: deque[int] = deque()
+    reuse = ReuseCount()
     for row in rows:
+        reuse.take(row)
         if count == 0:
             first = row.due_ns
         last = row.due_ns
@@ -127,7 +132,7 @@ def survey(rows: Iterable[ScheduleRow], *, together: bool = False) -> Survey:
         peak = max(peak, len(recent))
     span = last - first
     rate = (timed - 1) * NS_PER_S / span if span else None
-    return Survey(count, n_input, n_output, span, rate, peak, digest.hexdigest())
+    return Survey(count, n_input, n_output, span, rate, peak, digest.hexdigest(), reuse.result())
 
 
 def chance(*keys: object) -> float:

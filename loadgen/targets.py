@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from loadgen.errors import UsageError
-from loadgen.plan import Plan, check_base_url
+from loadgen.plan import Plan
+from loadgen.plan_words import check_base_url
 from loadgen.schedule import ScheduleRow
 
 TARGET_KEYS = ("endpoint", "share", "model", "method")

@@ -96,6 +96,13 @@ def length_report(rows: Rows) -> dict[str, dict[str, Any]]:
     return found
 
 
+def cached_share(rows: Rows) -> float | None:
+    """Share of the prompt tokens that servers found in their prefix cache; ``None`` where none said."""
+    known = rows.outcome(Outcome.OK) & rows.has("n_cached") & rows.has("n_input")
+    total = int(rows.instant("n_input")[known].sum())
+    return int(rows.instant("n_cached")[known].sum()) / total if total else None
+
+
 def generator_cost(run: Run) -> list[dict[str, Any]]:
     """Each worker's own cost from its self-watch: CPU share, peak memory, worst loop lag."""
     found = []

@@ -12,7 +12,11 @@ from loadgen.errors import UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="DIR", help="run directories, the baseline first"
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="DIR|FILE",
+        help="run directories, or result files of other tools, the baseline first",
     )
     parser.add_argument(
         "--margin", action="append", default=[], metavar="NAME=5%", help="smallest difference that matters"

@@ -22,8 +22,8 @@ FLAGS = ("carry_answers", "ignore_eos", "ignore_retry_after", "i_own_this_endpoi
 LISTS = {"slo": "SLO", "sidecar": "HOST:PORT"}
 """Options that take several values, with what each is."""
 REPEATED = {
-    "header": "K=V", "keep_header": "NAME", "step": "NAME=VALUE", "classes": "NAME:K=V,…", "target": "NAME=URL,…",
-    "response_field": "ROLE=PATH", "tensor": "ROLE=NAME",
+    "header": "K=V", "keep_header": "NAME", "step": "NAME=VALUE", "classes": "NAME:K=V,…", "base_url": "URL",
+    "target": "NAME=URL,…", "response_field": "ROLE=PATH", "tensor": "ROLE=NAME",
 }  # fmt: skip
 """Options that may be given again and again."""
 
@@ -108,7 +108,18 @@ def _choices(name: str, field: FieldInfo) -> list[str]:
 
 def plan_from(args: argparse.Namespace) -> tuple[Plan, str | None]:
     """(the plan, a key that was given on the command line). Raises UsageError naming what is wrong."""
-    return build_plan(plan_options(args), args.plan), args.api_key
+    plans, key = plans_from(args)
+    if len(plans) > 1:
+        raise UsageError("--base-url: one endpoint is asked here; only run takes several")
+    return plans[0], key
+
+
+def plans_from(args: argparse.Namespace) -> tuple[list[Plan], str | None]:
+    """As `plan_from`, a plan for each ``--base-url`` that was given."""
+    options = plan_options(args)
+    urls = options.pop("base_url", None)
+    each = [options] if urls is None else [options | {"base_url": url} for url in urls]
+    return [build_plan(one, args.plan) for one in each], args.api_key
 
 
 def plan_options(args: argparse.Namespace) -> dict[str, Any]:

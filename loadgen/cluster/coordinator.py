@@ -141,6 +141,8 @@ class Coordinator:
             self._check_digest(member, data)
         elif kind == "stopping":
             self.interrupt(str(data["name"]), str(data["reason"]))
+        elif kind == "leaving" and self.phase not in ("running", "finishing"):
+            self._fail(f"worker {member.number} left before the start: {data.get('reason')}", 130)
         elif kind == "leaving" and not member.lost:
             self._lose(member, "it was asked to leave", int(data["horizon_ns"]), left=True)
 

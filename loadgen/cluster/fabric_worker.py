@@ -29,8 +29,8 @@ from loadgen.errors import LoadgenError
 from loadgen.live import Histogram
 from loadgen.net.stamps import StampClock
 from loadgen.net.timer import LoopTimer
+from loadgen.opening import Asked
 from loadgen.preparation import (
-    Asked,
     Basis,
     Share,
     endpoint_content,

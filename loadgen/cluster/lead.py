@@ -26,7 +26,6 @@ from loadgen.errors import UsageError
 from loadgen.interrupts import on_interrupts
 from loadgen.plan import Plan
 from loadgen.preparation import beyond_calibration
-from loadgen.report.summary import write_reports
 from loadgen.users import request_reporter
 
 logger = logging.getLogger(__name__)
@@ -95,6 +94,8 @@ def _led(fabric: MasterFabric, runner: Any, workers: LocalWorkers, how: Lead, sh
     runner.quit()
     if all(m.over for m in fabric.coordinator.members.values()):
         shutil.rmtree(fabric.directory / LOCAL_SPOOL, ignore_errors=True)
+    from loadgen.report.summary import write_reports  # late: a worker would load it for nothing
+
     return Driven(write_reports(fabric.directory), fabric.directory)
 
 

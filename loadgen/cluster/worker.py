@@ -85,6 +85,7 @@ class Worker:
         self._beaten_ns = self._hello_ns = self._live_ns = -(10**18)
         self._ticked_ns = now_ns()
         self._leave_at_ns: int | None = None
+        self._lease_ns = 0
         self._done = self._built_waits = False
         self._heard_ns = now_ns()
         self._claims = 0
@@ -173,13 +174,14 @@ class Worker:
 
     def leave(self, reason: str) -> None:
         """This worker is to go: it sends what is due within a second, the others take the rest."""
+        if self.over:
+            return
         if self.t0_ns is None:
             self.say("failed", {"words": reason, "exit_code": 130})
-        elif not self.stopped and not self.fenced:
-            self.fenced = True
+        elif not self.stopped and not self.fenced and self._leave_at_ns is None:
             horizon_ns = max(0, self._now_ns() - self.t0_ns) + LEAVE_LEAD_NS
             self._leave_at_ns, self._why = self.t0_ns + horizon_ns, reason
-            self._host.permit(self._leave_at_ns, None)
+            self._permit(self._lease_ns, None)
             self.say("leaving", {"horizon_ns": horizon_ns, "reason": reason})
 
     def _stop(self, name: str, reason: str) -> None:
@@ -230,7 +232,13 @@ class Worker:
         self._outbox.confirm(int(message["seen"]))
         self.offset.take(int(message["t1"]), int(message["t2"]), int(message["t3"]), now_ns)
         if message["lease"] and not self.fenced:
-            self._host.permit(lease_end_ns(int(message["t1"])), int(message["rows"]))
+            self._permit(max(self._lease_ns, lease_end_ns(int(message["t1"]))), int(message["rows"]))
+
+    def _permit(self, lease_ns: int, rows: int | None) -> None:
+        """To leave never lengthens a lease: it shortens it."""
+        self._lease_ns = lease_ns
+        until_ns = lease_ns if self._leave_at_ns is None else min(lease_ns, self._leave_at_ns)
+        self._host.permit(until_ns, rows)
 
     def _obey(self, controls: list[list[Any]]) -> None:
         for _, kind, data in self._inbox.take(controls):

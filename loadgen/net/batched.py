@@ -12,6 +12,7 @@ happens (`coalesced`); batching then ends for `BACKOFF_NS`.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -76,8 +77,13 @@ class BatchedReads:
         events = self._epoll.poll(0, AT_ONCE)
         for fd, _ in events:
             callback = self._callbacks.get(fd)
-            if callback is not None:  # one before it may have closed it
+            if callback is None:  # one before it has closed it
+                continue
+            try:
                 callback()
+            except Exception:  # said, and that one is not read again; all others must go on being read
+                gevent.get_hub().handle_error(callback, *sys.exc_info())
+                self.remove(fd)
         return len(events)
 
     def _ready(self) -> None:

@@ -73,9 +73,7 @@ class Exchange:
     def header(self, name: bytes, value: bytes) -> None:
         """Keep of the answer's head what decides how its body is read."""
         name = name.lower()
-        if name in self.keep_headers:
-            kept = self.record.answer_headers = self.record.answer_headers or {}
-            kept[name.decode()] = value.decode("latin-1")
+        self.keep(name, value)
         if name == b"content-type":
             self.is_event_stream = value.lower().startswith(b"text/event-stream")
         elif name == b"content-encoding" and value.lower() not in (b"identity", b""):
@@ -85,6 +83,12 @@ class Exchange:
                 self.hints["content-encoding"] = value.decode("latin-1")
         elif name in (b"retry-after", b"location"):
             self.hints[name.decode()] = value.decode("latin-1")
+
+    def keep(self, name: bytes, value: bytes) -> None:
+        """Put a header (or trailer) into the record where the plan wants it; *name* in lower case."""
+        if name in self.keep_headers:
+            kept = self.record.answer_headers = self.record.answer_headers or {}
+            kept[name.decode()] = value.decode("latin-1")
 
     def body(self, stamp_ns: int, data: bytes, source: ClockSource) -> None:
         """A piece of the body as it came."""

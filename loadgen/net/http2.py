@@ -173,6 +173,8 @@ class Http2Connection(Link):
         if isinstance(event, Data):
             if (exchange := self._streams.get(event.stream_id)) is not None:
                 if event.data:
+                    if not exchange.began:
+                        exchange.begin()
                     exchange.body(self._stamp_ns, event.data, self._source)
                 if event.ended:
                     self._finish(exchange)

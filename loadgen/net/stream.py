@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 Fields = list[tuple[bytes, bytes]]
 
+LONG_PIECES = 16
+"""Read away in smaller portions than HTTP/1.1's: streams that share a connection share the instant of what comes
+while the loop is busy."""
+
 PUSHBACK = b"grpc-retry-pushback-ms"
 """Where a server says when to come again, as HTTP's Retry-After does."""
 
@@ -44,11 +48,13 @@ class StreamExchange(Exchange):
     error code where the peer gave the stream up.
     """
 
-    __slots__ = ("fields", "heard_before", "link", "request", "reset_code", "stream_id", "trailers")
+    __slots__ = ("began", "fields", "heard_before", "link", "request", "reset_code", "stream_id", "trailers")
 
     def __init__(self, record: Record, request: StreamRequest, finished: Callable[[Exchange], None]) -> None:
         super().__init__(record, request, finished)
+        self.long_at = LONG_PIECES
         self.request = request
+        self.began = False
         self.link: Http2Connection | None = None
         self.stream_id = 0
         self.heard_before = 0
@@ -58,8 +64,8 @@ class StreamExchange(Exchange):
 
     @property
     def refused(self) -> bool:
-        """Whether the status says that the server would not, for now (and not for its size)."""
-        return self._code in UNWILLING or (self.trailers is None and super().refused)
+        """Whether the status says that the server would not, for now; after a message it did."""
+        return not self.began and (self._code in UNWILLING or (self.trailers is None and super().refused))
 
     @property
     def told_status(self) -> int | None:
@@ -89,14 +95,24 @@ class StreamExchange(Exchange):
         self.status = int(status) if status.isdigit() else 599
         self.record.headers_ns = stamp_ns
         self.fields = fields
+        for name, value in fields:
+            self.keep(name, value)
         if ended:
             self._end_with(fields)
 
     def _end_with(self, trailers: Fields) -> None:
         self.trailers = trailers
         for name, value in trailers:
+            self.keep(name, value)
             if name == PUSHBACK and value.isdigit():
                 self.hints["retry-after"] = f"{int(value) / 1000:g}"
+
+    def begin(self) -> None:
+        """The first of the answer's body has come: the request will not be sent again, and may be long."""
+        self.began = True
+        request = self.request
+        measures = request.list_bytes, request.list_fields, request.largest_value_bytes
+        self.payload = self.request = StreamRequest(b"", b"", measures)
 
     def abort(self, outcome: Outcome, error: str) -> None:
         """Give the stream up (the peer is told); what it had received is kept."""

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from loadgen.errors import UnreachableError, UsageError
-from loadgen.plan import SCHEME_WORDS, SCHEMES
+from loadgen.plan_words import SCHEME_WORDS, SCHEMES
 
 Address = tuple[socket.AddressFamily, Any]
 

@@ -106,6 +106,8 @@ def _verdicts(console: Console, summary: Json) -> None:
     console.print()
     if validity["valid"] and summary["simulated"]:
         console.print(Text("VALID", "bold green"), "the simulation is whole; it is as true as its model")
+    elif validity["valid"] is None:
+        console.print(Text("NOT JUDGED", "bold yellow"), *map(escape, validity["reasons"]))
     elif validity["valid"]:
         console.print(
             Text("VALID", "bold green"), "the generator kept to the schedule and its files are whole"
@@ -149,16 +151,8 @@ def _notes(console: Console, summary: Json) -> None:
         console.print(
             f"left out as warm-up: {measured['warmup_rows']} rows due before {number(measured['from_s'])} s"
         )
-    for end, found in summary["steady_state"].items():
-        if found:
-            shown = (
-                f"{number(found['ttft_p50_outside_ms'])} ms against {number(found['ttft_p50_inside_ms'])} ms"
-            )
-            drift = "" if found["settled"] else "; it drifts throughout"
-            side = "before" if end == "beginning" else "after"
-            console.print(
-                f"not steady {side} {number(found['at_s'])} s: TTFT p50 {shown}{drift} (not left out)"
-            )
+    for words in steady_words(summary):
+        console.print(words)
     if summary["itl_estimated"]:
         console.print("ITL is estimated: tokens a chunk carries are inferred from the final usage")
     if summary["coalesced_ratio"]:
@@ -211,15 +205,16 @@ def _with_failures(console: Console, metrics: Json, percentiles: Sequence[float]
 
 
 def _throughput(console: Console, summary: Json) -> None:
-    table = table_of(("", "per second", "total"))
-    table.add_row("requests completed", number(summary["request_throughput"]), number(summary["completed"]))
+    table = table_of(("", "per second", "95 % interval", "total"))
+    rows = [("requests completed", "request_throughput", number(summary["completed"]))]
     if summary["request_goodput"] is not None:
-        table.add_row("within their SLO (goodput)", number(summary["request_goodput"]), "")
-    table.add_row(
-        "output tokens", number(summary["output_throughput"]), number(summary["total_output_tokens"])
-    )
+        rows.append(("within their SLO (goodput)", "request_goodput", ""))
+    rows.append(("output tokens", "output_throughput", number(summary["total_output_tokens"])))
     total = summary["total_input_tokens"] + summary["total_output_tokens"]
-    table.add_row("input + output tokens", number(summary["total_token_throughput"]), number(total))
+    rows.append(("input + output tokens", "total_token_throughput", number(total)))
+    for words, name, counted in rows:
+        interval = summary["rate_intervals"].get(name)
+        table.add_row(words, number(summary[name]), _interval(interval) if interval else "", counted)
     show(console, "Throughput", table)
     if summary["attainment"] is not None:
         console.print(f"attainment {attainment_words(summary)} of the requests asked of the endpoint")
@@ -279,6 +274,27 @@ def attainment_words(summary: Json) -> str:
     return (
         f"{summary['attainment']:.2%} (95 %: {max(interval['low'], 0):.2%} – {min(interval['high'], 1):.2%})"
     )
+
+
+def steady_words(summary: Json) -> list[str]:
+    """What is not steady about the run, a sentence each."""
+    cuts = summary["steady_state"]
+    found = []
+    for end, side in (("beginning", "Before"), ("end", "After")):
+        if cut := cuts[end]:
+            outside, inside = number(cut["ttft_p50_outside_ms"]), number(cut["ttft_p50_inside_ms"])
+            drift = "" if cut["settled"] else ", and it drifts throughout"
+            found.append(
+                f"{side} {number(cut['at_s'])} s the run is not steady: TTFT p50 {outside} ms against"
+                f" {inside} ms{drift} (not left out)"
+            )
+    if drift := cuts["drift"]:
+        first, last = number(drift["ttft_p50_first_third_ms"]), number(drift["ttft_p50_last_third_ms"])
+        found.append(
+            f"The run never settles: TTFT p50 {first} ms in its first third, {last} ms in its last;"
+            " its figures are of this course of load, not of a steady state"
+        )
+    return found
 
 
 def number(value: float | None) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from google.protobuf.message import DecodeError
 
-from loadgen.clients import kserve, vllm_grpc
+from loadgen.clients import kserve, kserve_tensors, vllm_grpc
 from loadgen.simulator.ask import count_words
 from loadgen.simulator.chunks import text_of
 
@@ -107,7 +107,7 @@ class KserveModel:
 
     def parse(self, data: bytes) -> GrpcAsk:
         """PROMPT counts by its words; MAX_TOKENS as it is, typed or raw."""
-        request = _parsed(kserve.MESSAGES["ModelInferRequest"], data)
+        request = _parsed(kserve_tensors.MESSAGES["ModelInferRequest"], data)
         inputs = {tensor.name: (place, tensor) for place, tensor in enumerate(request.inputs)}
         if {name for name, _ in INPUTS} != inputs.keys():
             raise NotARequestError(
@@ -142,24 +142,28 @@ class KserveModel:
         """Triton's error_message."""
         if self.server != "triton":
             return None
-        return _bytes(kserve.MESSAGES["ModelStreamInferResponse"](error_message=words))
+        return _bytes(kserve_tensors.MESSAGES["ModelStreamInferResponse"](error_message=words))
 
     def _response(self) -> Any:
-        return kserve.MESSAGES["ModelInferResponse"](model_name="sim", model_version="1")
+        return kserve_tensors.MESSAGES["ModelInferResponse"](model_name="sim", model_version="1")
 
     def _wrapped(self, response: Any, *, final: bool) -> bytes:
         if self.server != "triton":
             return _bytes(response)
         response.parameters.add(key=kserve.IS_FINAL).value.bool_param = final
-        return _bytes(kserve.MESSAGES["ModelStreamInferResponse"](infer_response=response))
+        return _bytes(kserve_tensors.MESSAGES["ModelStreamInferResponse"](infer_response=response))
 
     def server_metadata(self) -> bytes:
         """ServerMetadata's answer."""
-        return _bytes(kserve.MESSAGES["ServerMetadataResponse"](name=self.server, version="simulated"))
+        return _bytes(
+            kserve_tensors.MESSAGES["ServerMetadataResponse"](name=self.server, version="simulated")
+        )
 
     def model_metadata(self, model: str) -> bytes:
         """ModelMetadata's answer."""
-        answer = kserve.MESSAGES["ModelMetadataResponse"](name=model, versions=["1"], platform="simulated")
+        answer = kserve_tensors.MESSAGES["ModelMetadataResponse"](
+            name=model, versions=["1"], platform="simulated"
+        )
         for kinds, into in ((INPUTS, answer.inputs), (OUTPUTS, answer.outputs)):
             for name, datatype in kinds:
                 into.add(name=name, datatype=datatype, shape=[1])

@@ -18,6 +18,11 @@ Row = dict[str, Any]
 LOAD = ("--arrival", "poisson", "--request-rate", 4, "--num-requests", 40, "--input-len", "uniform:5:300",
         "--output-len", "uniform:1:40", "--seed", 11, "--salt", "the same")  # fmt: skip
 
+TEMPLATE = (
+    '{"request_id": "{id}", "text": "{prompt}", "stream": true, "sampling_params": {"temperature": 1, "top_p": 1, '
+    '"n": 1, "ignore_eos": true, "max_tokens": "{max_tokens}", "min_tokens": "{max_tokens}"}}'
+)
+
 
 def sent(directory: Path, url: str, *options: object) -> list[Row]:
     """The records of LOAD at *url*; the load generator shares its cores with the server, so lag is not judged here."""
@@ -42,10 +47,15 @@ def test_vllms_grpc_engine_counts_what_its_http_side_counts(
     with vllm_grpc_server() as url:
         over_grpc = sent(tmp_path / "grpc", url, "--endpoint", "vllm-grpc", "--ignore-eos")
         as_ids = sent(tmp_path / "ids", url, "--endpoint", "vllm-grpc", "--ignore-eos", "--prompt-as", "ids")
+        generate = ("--endpoint", "method", "--method", "vllm.grpc.engine.VllmEngine/Generate",
+                    "--request-template", TEMPLATE, "--response-field", "tokens=chunk.token_ids", "--response-field",
+                    "finish=complete.finish_reason", "--response-field", "n_input=complete.prompt_tokens")  # fmt: skip
+        by_reflection = sent(tmp_path / "method", url, *generate)
         large = run("run", "--base-url", url, "--endpoint", "vllm-grpc", "--prompt-in", "metadata", "--concurrency", 1,
                     "--num-requests", 2, "--input-len", 30_000, "--output-len", 1, "--out", tmp_path / "large",
                     "--quiet")  # fmt: skip
     assert counts(over_grpc) == counts(over_http)
+    assert counts(by_reflection) == counts(over_http)
     assert [row["n_output"] for row in over_grpc] == [row["n_output_asked"] for row in over_grpc]
     assert counts(as_ids) == [(row["n_input_asked"], row["n_output_asked"]) for row in as_ids]
     for row in [*over_grpc, *as_ids]:

@@ -10,9 +10,9 @@ import grpc_tools.protoc
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-from loadgen.clients import kserve, method, vllm_grpc
+from loadgen.clients import kserve, kserve_tensors, method, vllm_grpc
 from loadgen.clients.grpc_answer import GrpcReader, Said
-from loadgen.clients.kserve import TensorKind, Tensors, choose_tensors, tensor
+from loadgen.clients.kserve_tensors import TensorKind, Tensors, choose_tensors, tensor
 from loadgen.clients.protobuf import message_classes
 from loadgen.record import Outcome, Record
 from loadgen.schedule import ScheduleRow
@@ -88,7 +88,7 @@ TRITON_OUT = [TensorKind("TOKEN", "BYTES", (1,)), TensorKind("INDEX", "INT32", (
 def response(
     text: bytes | None, *, raw: bool = True, final: bool | None = None, wrapped: bool = True
 ) -> bytes:
-    made = kserve.MESSAGES["ModelInferResponse"](model_name="tokens", model_version="1", id="r")
+    made = kserve_tensors.MESSAGES["ModelInferResponse"](model_name="tokens", model_version="1", id="r")
     if text is not None:
         one = made.outputs.add(name="INDEX", datatype="INT32", shape=[1])
         two = made.outputs.add(name="TOKEN", datatype="BYTES", shape=[1])
@@ -102,7 +102,7 @@ def response(
     data: bytes = made.SerializeToString()
     if not wrapped:
         return data
-    stream = kserve.MESSAGES["ModelStreamInferResponse"](infer_response=made)
+    stream = kserve_tensors.MESSAGES["ModelStreamInferResponse"](infer_response=made)
     whole: bytes = stream.SerializeToString()
     return whole
 
@@ -137,7 +137,7 @@ def test_the_vllm_backends_tensors_are_known() -> None:
     found = choose_tensors(
         inputs, [TensorKind("text_output", "BYTES", (-1,))], {}, {"sampling_parameters": '{"max_tokens":8}'}
     )
-    request = kserve.MESSAGES["ModelInferRequest"].FromString(
+    request = kserve_tensors.MESSAGES["ModelInferRequest"].FromString(
         kserve.Requests("m", found, final=True).encode(ROW, b" a", "r")
     )
     assert {one.name: one.contents for one in request.inputs}["stream"].bool_contents == [True]
@@ -145,7 +145,7 @@ def test_the_vllm_backends_tensors_are_known() -> None:
 
 def test_a_kserve_request_has_every_input_with_its_type_and_shape() -> None:
     data = kserve.Requests("tokens", tensors(), final=True).encode(ROW, b" a b", "r-3")
-    request = kserve.MESSAGES["ModelInferRequest"].FromString(data)
+    request = kserve_tensors.MESSAGES["ModelInferRequest"].FromString(data)
     assert (request.model_name, request.id) == ("tokens", "r-3")
     assert [(p.key, p.value.bool_param) for p in request.parameters] == [(kserve.EMPTY_FINAL, True)]
     got = {one.name: (one.datatype, list(one.shape), one.contents) for one in request.inputs}
@@ -162,7 +162,7 @@ def test_a_model_that_declares_nothing_is_asked_with_what_the_plan_declares() ->
         TensorKind("N", "INT64", (1, -1)),
     )
     assert found.text == "TOKEN"
-    request = kserve.MESSAGES["ModelInferRequest"].FromString(
+    request = kserve_tensors.MESSAGES["ModelInferRequest"].FromString(
         kserve.Requests("m", found, final=False).encode(ROW, b" a", "r")
     )
     got = {one.name: (one.datatype, list(one.shape)) for one in request.inputs}
@@ -199,14 +199,14 @@ def test_both_servers_forms_are_read_alike(raw: bool, wrapped: bool) -> None:
 
 
 def test_a_triton_error_is_in_band_and_a_missing_final_response_is_no_success() -> None:
-    failed = kserve.MESSAGES["ModelStreamInferResponse"](error_message="in ensemble: boom")
+    failed = kserve_tensors.MESSAGES["ModelStreamInferResponse"](error_message="in ensemble: boom")
     record = read(kserve.Answers(tensors()).read, [response(b"a"), failed.SerializeToString()], must_end=True)
     assert (record.outcome, record.error, record.n_output) == ("error_in_stream", "in ensemble: boom", 1)
     assert read(kserve.Answers(tensors()).read, [response(b"a")], must_end=True).outcome == "truncated"
 
 
 def test_a_tensor_of_ids_tells_the_tokens() -> None:
-    made = kserve.MESSAGES["ModelInferResponse"](model_name="m")
+    made = kserve_tensors.MESSAGES["ModelInferResponse"](model_name="m")
     made.outputs.add(name="IDS", datatype="INT32", shape=[1, 3])
     said = kserve.Answers(Tensors(TRITON_IN[0], tokens="IDS")).read(made.SerializeToString())
     assert said == Said(True, 3)

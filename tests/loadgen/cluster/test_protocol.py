@@ -28,10 +28,14 @@ def cluster(workers: int = 3, **options: object) -> Cluster:
 
 def check_laws(found: Cluster) -> None:
     """At most once at the server, exactly one record a row, nothing sent after the lease."""
-    twice = {index: n for index, n in Counter(index for index, _, _ in found.sent).items() if n > 1}
-    assert not twice, f"sent twice: {twice}"
+    check_laws_of_sending(found)
     records = found.accounts()
     assert sorted(r.index for r in records) == [row.index for row in found.rows]
+
+
+def check_laws_of_sending(found: Cluster) -> None:
+    twice = {index: n for index, n in Counter(index for index, _, _ in found.sent).items() if n > 1}
+    assert not twice, f"sent twice: {twice}"
     for index, peer, at_ns in found.sent:
         acknowledged = [t for t in found.acks[peer] if t <= at_ns]
         assert acknowledged, f"row {index} was sent before any acknowledgement"
@@ -122,6 +126,19 @@ def test_a_worker_asked_to_leave_loses_nothing() -> None:
     check_laws(found)
     assert outcomes(found) == {"ok": 240}
     assert max(at for _, peer, at in found.sent if peer == "peer-1") < BORN_NS + 7.1 * S
+
+
+@pytest.mark.parametrize("at_s", [2.2, 5.0, 7.5])
+def test_to_leave_never_lengthens_a_lease(at_s: float) -> None:
+    """Before the start nothing is sent for it; behind a cut link the lease ends when it would have ended."""
+    found = cluster()
+    found.after(min(at_s, 4.5) - 0.3, lambda: setattr(found.links["peer-1"], "cut", True))
+    found.after(at_s, lambda: found.workers[1].machine.leave("interrupted by the user"))
+    found.run(14)
+    if found.coordinator.failure is not None:
+        assert not found.sent
+    else:
+        check_laws_of_sending(found)
 
 
 def test_an_interrupt_sends_nothing_more_and_accounts_for_every_row() -> None:

@@ -27,6 +27,9 @@ def main() -> None:
     readers: list[Any] = []
 
     def heard(place: int) -> None:
+        if place == 2 and not calls.count(2):
+            calls.append(2)
+            raise ZeroDivisionError("a fault of ours")
         calls.extend([place] * len(ends[place][0].recv(100)))
         if place == 0:  # what is read first closes another that is ready too
             readers[1].stop()
@@ -42,7 +45,7 @@ def main() -> None:
     calls.clear()
     woken = reads.turns
     for step in range(200):
-        ends[2 + step % (PAIRS - 2)][1].send(b"x")
+        ends[3 + step % (PAIRS - 3)][1].send(b"x")
         time.sleep(0.0001)
         gevent.sleep(0)
     gevent.sleep(0.02)

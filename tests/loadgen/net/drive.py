@@ -48,6 +48,7 @@ class Order(TypedDict, total=False):
     streams: int
     max_message_bytes: int
     gzip: bool
+    retries: int
 
 
 class Driver:
@@ -120,20 +121,31 @@ class AsAskedOverGrpc:
     """Writes each row's request to vLLM's or KServe's method as the order has it."""
 
     def __init__(self, order: Order, target: Any) -> None:
-        from loadgen.clients import kserve, vllm_grpc
+        from loadgen.clients import kserve, method, vllm_grpc
         from loadgen.clients.grpc_client import GrpcClient
+        from loadgen.clients.kserve_tensors import TensorKind, choose_tensors
         from loadgen.grpc_endpoint import call_fields
 
         self._order, self._encode = order, vllm_grpc.Requests({}, ignore_eos=False, ids=False).encode
         path, read = vllm_grpc.GENERATE, vllm_grpc.read_message
         if order.get("endpoint") == "kserve":
             inputs = [
-                kserve.TensorKind("PROMPT", "BYTES", (1,)),
-                kserve.TensorKind("MAX_TOKENS", "INT32", (1,)),
+                TensorKind("PROMPT", "BYTES", (1,)),
+                TensorKind("MAX_TOKENS", "INT32", (1,)),
             ]
-            tensors = kserve.choose_tensors(inputs, [kserve.TensorKind("TOKEN", "BYTES", (1,))], {}, {})
+            tensors = choose_tensors(inputs, [TensorKind("TOKEN", "BYTES", (1,))], {}, {})
             self._encode = kserve.Requests("m", tensors, final=True).encode
             path, read = kserve.STREAM_INFER, kserve.Answers(tensors).read
+        elif order.get("endpoint") == "method":
+            messages = vllm_grpc.MESSAGES
+            template = {"text": "{prompt}", "sampling_params": {"max_tokens": "{max_tokens}"}}
+            self._encode = method.Requests(messages["GenerateRequest"], template).encode
+            paths = {
+                "tokens": "chunk.token_ids",
+                "finish": "complete.finish_reason",
+                "n_input": "chunk.prompt_tokens",
+            }
+            read = method.Answers(messages["GenerateResponse"], paths).read
         self.client = GrpcClient(read, must_end=True, limit_bytes=order.get("max_message_bytes", 1 << 30))
         self._fields = call_fields(target, path, [])
 
@@ -180,6 +192,7 @@ def followed(order: Order) -> list[dict[str, Any]]:
     from loadgen.net.stamps import StampClock
     from loadgen.net.target import TlsOptions, resolve_target
     from loadgen.prompts import RenderedAhead
+    from loadgen.retrying import RetryRule
     from loadgen.spool import Spool
 
     tls = {k: Path(v) if k.endswith("_file") else v for k, v in order.get("tls", {}).items()}
@@ -204,6 +217,7 @@ def followed(order: Order) -> list[dict[str, Any]]:
         drain_timeout_ns=20_000_000_000,
         open_ahead=order.get("open_ahead", 0),
         breaker=Breaker(2),
+        retry=RetryRule(order.get("retries", 0), backoff_ns=10_000_000),
     )
     with tempfile.TemporaryDirectory() as folder:
         spool = Spool(Path(folder) / "records.jsonl")

@@ -22,6 +22,7 @@ from hyperframe.frame import GoAwayFrame
 
 from loadgen.clients.vllm_grpc import MESSAGES
 from loadgen.wire.grpc_frames import message_frame
+from tests.loadgen.net.raw_server import serve_each
 
 Fields = list[tuple[str, str]]
 
@@ -173,15 +174,7 @@ class H2Server:
         )
         self.lines: list[Line] = []
         self.most = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=[sock], daemon=True).start()
+        serve_each(listener, self._serve)
 
     def _serve(self, sock: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -194,7 +187,8 @@ class H2Server:
 
     def conduct(self, stream: Stream) -> None:
         with contextlib.suppress(h2.exceptions.ProtocolError, OSError):
-            self.conducts.get(stream.fields.get("x-case", ""), Stream.answer)(stream)
+            case = stream.fields.get("x-case", stream.fields[":path"])
+            self.conducts.get(case, Stream.answer)(stream)
         stream.ended_ns = stream.ended_ns or time.monotonic_ns()
 
     def streams(self, case: str) -> list[Stream]:

@@ -401,3 +401,31 @@ def test_grpcs_takes_tls_with_a_client_certificate(tmp_path: Path) -> None:
     assert rows[0]["connect_end_ns"] < rows[0]["tls_end_ns"] <= rows[0]["sent_ns"]
     rows, _ = ask("plain", server_tls=context, tls={"ca_file": str(ours.file)})
     assert outcomes(rows) == ["tls"]
+
+
+def test_a_refusal_is_tried_again_when_the_server_says_and_one_after_a_message_is_not() -> None:
+    seen: dict[str, int] = {}
+
+    def busy(stream: Stream) -> None:
+        case = stream.fields["x-case"]
+        seen[case] = seen.get(case, 0) + 1
+        if seen[case] > 1:
+            stream.answer()
+        elif case == "busy":
+            stream.head(("grpc-status", "14"), ("grpc-retry-pushback-ms", "60"), ended=True)
+        else:
+            after_chunks(lambda s: s.trailers(14, "lost its backend"))(stream)
+
+    rows, server = ask(
+        "busy+50000", "busy later+50000", conducts={"busy": busy, "busy later": busy}, retries=2
+    )
+    assert outcomes(rows) == ["ok", "rejected"]
+    (tried,) = rows[0]["attempts"]
+    assert (tried["outcome"], tried["status"], rows[0]["retries"]) == ("rejected", 14, 1)
+    assert rows[0]["sent_ns"] - tried["done_ns"] >= 30_000_000, (
+        "half of what was said at least: jitter takes the rest"
+    )
+    assert [len(stream.body) > 50_000 for stream in server.streams("busy")] == [True, True], (
+        "the prompt again, whole"
+    )
+    assert rows[1]["n_output"] == 2
