@@ -62,6 +62,17 @@ class Dispatcher:
         self.dispatched = 0
         self.in_flight = 0
         self.stopped: str | None = None
+        self.more_may_come = False
+        """Rows of a lost worker may still come to this one: it is not at its end when its own are sent."""
+        self.accounts_for_rest = True
+        """Whether `stop` settles every row not yet taken. In a cluster the master does: they may be others' by then."""
+        self._permit_ns: int | None = None
+        self._unpermitted: deque[tuple[Request, int]] = deque()
+        self._wanted_permit = False
+        self.begun = 0
+        """Rows of a closed loop that slots have taken out of the queue."""
+        self._granted: int | None = None
+        self._starved: deque[int] = deque()
         self._left: Iterator[Record] | None = None
 
     @property
@@ -72,10 +83,13 @@ class Dispatcher:
     @property
     def all_sent(self) -> bool:
         """Whether no row is left to send."""
-        if self.stopped is not None:
-            return True
-        parked = self._held or self._later or self._turns_waiting
-        return not parked and self._queue.peek() is None
+        return self.stopped is not None or not (self.more_may_come or self.has_rows)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is a row that was not taken yet."""
+        parked = self._held or self._later or self._turns_waiting or self._unpermitted
+        return bool(parked) or self._queue.peek() is not None
 
     def start(self, t0_ns: int) -> None:
         """Begin: slots of a closed loop are released at *t0_ns*, open-loop rows carry their own instants."""
@@ -88,8 +102,37 @@ class Dispatcher:
     def _closed(self) -> bool:
         return self._caps.concurrency is not None
 
+    # A worker of a cluster sends only while its lease lasts.
+
+    def permit(self, until_ns: int) -> None:
+        """Nothing is sent at *until_ns* or later, until this is called again; without any call there is no limit."""
+        self._permit_ns = until_ns
+        if self._wanted_permit and self.permitted():
+            self._wanted_permit = False
+            while self._unpermitted and self.stopped is None:
+                self._take(*self._unpermitted.popleft())
+            self._wake()
+
+    def grant(self, rows: int) -> None:
+        """A closed loop may begin so many rows in all; without any call there is no limit."""
+        self._granted = rows
+        while self._starved and self.stopped is None and self.begun < rows:
+            self._fill_slot(self._starved.popleft())
+
+    def permitted(self) -> bool:
+        """Whether a request may be sent at this moment."""
+        if self._permit_ns is None or self._clock.now_ns() < self._permit_ns:
+            return True
+        self._wanted_permit = True
+        return False
+
+    def rows_came(self) -> None:
+        """The queue holds rows that it did not hold before: look at it again."""
+        if self.stopped is None:
+            self._wake()
+
     def _wake(self) -> None:
-        if self.stopped is not None:
+        if self.stopped is not None or not self.permitted():
             return
         self._send_turns()
         while self._empty_slots:
@@ -111,9 +154,13 @@ class Dispatcher:
         if self._is_over(released_ns):
             self._end_by_time()
             return
+        if self._granted is not None and self.begun >= self._granted:
+            self._starved.append(released_ns)
+            return
         request = self._queue.pop()
         if request is None:
             return
+        self.begun += 1
         request.record.due_ns = released_ns
         name = request.record.session
         if name is None:
@@ -123,6 +170,7 @@ class Dispatcher:
         last = request.last
         while not last and (turn := self._queue.peek()) is not None and turn.record.session == name:
             self._queue.pop()
+            self.begun += 1
             turn.record.due_ns = released_ns
             self._append(session, turn)
             last = turn.last
@@ -197,6 +245,9 @@ class Dispatcher:
             self._take(request)
 
     def _take(self, request: Request, held_ns: int = 0) -> None:
+        if not self.permitted():
+            self._unpermitted.append((request, held_ns))
+            return
         self.in_flight += 1
         self.dispatched += 1
         request.record.held_ns = held_ns
@@ -264,7 +315,11 @@ class Dispatcher:
         self.stopped = reason
         self._timer.stop()
         self._end.stop()
-        parked = [request for request, _ in self._held] + [request for _, _, request in self._later]
+        if not self.accounts_for_rest:
+            self._queue.drop()
+            return
+        parked = [request for request, _ in (*self._held, *self._unpermitted)]
+        parked += [request for _, _, request in self._later]
         parked += [request for session in self._sessions.values() for request in session.waiting]
         self._left = itertools.chain((request.record for request in parked), self._queue.abandon())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 # Locust patches the standard library for gevent: it comes before anything that it must patch.
 from loadgen.users import local_runner  # isort: skip
 
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ import gevent
 
 from loadgen.collect import Collectors, start_collectors
 from loadgen.errors import UsageError
+from loadgen.interrupts import on_interrupts
 from loadgen.plan import Plan
 from loadgen.preparation import Prepared, prepare
 
@@ -71,14 +71,18 @@ def _progress(prepared: Prepared) -> Progress:
 
 
 def collect(prepared: Prepared) -> Collectors | None:
+    """As `collect_samples`, for a prepared run."""
+    return collect_samples(prepared.plan, prepared.directory)
+
+
+def collect_samples(plan: Plan, directory: Path) -> Collectors | None:
     """Subscribe to the plan's agents, in a process of its own: a gRPC call here would stop Locust's loop."""
-    plan = prepared.plan
     if not plan.sidecar:
         return None
     token, ca = plan.sidecar_token_file, plan.sidecar_tls_ca
     try:
         collectors = start_collectors(
-            prepared.directory,
+            directory,
             plan.sidecar,
             token_file=str(token) if token else None,
             tls_ca=str(ca) if ca else None,
@@ -92,18 +96,14 @@ def collect(prepared: Prepared) -> Collectors | None:
 
 def handle_signals(runs: Sequence[Prepared]) -> list[Any]:
     """The first Ctrl-C drains and reports, the second stops at once with what is on disk."""
-    asked = 0
 
-    def interrupt() -> None:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
-            print("\nloadgen: waiting for the answers under way; Ctrl-C again stops at once", file=sys.stderr)
-            for run in runs:
-                run.engine.interrupt("interrupted", "interrupted by the user")
-        else:
-            where = ", ".join(str(run.directory) for run in runs)
-            print(f"\nloadgen: stopped; what is on disk: {where}", file=sys.stderr)
-            os._exit(130)
+    def drain() -> None:
+        print("\nloadgen: waiting for the answers under way; Ctrl-C again stops at once", file=sys.stderr)
+        for run in runs:
+            run.engine.interrupt("interrupted", "interrupted by the user")
 
-    return [gevent.signal_handler(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)]
+    def stop() -> None:
+        where = ", ".join(str(run.directory) for run in runs)
+        print(f"\nloadgen: stopped; what is on disk: {where}", file=sys.stderr)
+
+    return on_interrupts(drain, stop)

@@ -10,7 +10,7 @@ import gc
 import resource
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from loadgen.breaker import Breaker
 from loadgen.clients.dialect import Client
 from loadgen.clock import MonotonicClock
 from loadgen.dispatch import Caps, Dispatcher
+from loadgen.leased import give_up_waiting, start_waiting
 from loadgen.leaving import Leavers
 from loadgen.net.exchange import Exchange
 from loadgen.net.pool import Sender
@@ -29,6 +30,7 @@ from loadgen.net.timer import LoopTimer, lower_timer_slack
 from loadgen.prompts import RenderedAhead, Request
 from loadgen.record import Outcome, Record
 from loadgen.retrying import NO_RETRIES, Retrier, RetryRule
+from loadgen.schedule import ScheduleRow
 from loadgen.spool import Spool
 
 TIMEOUT_TICK_S = 0.05
@@ -57,6 +59,8 @@ class EngineOptions:
     """Names (lower case) of the answers' headers that records keep."""
     on_answer_text: Callable[[Record, str], None] | None = None
     """Told what a session's turn was answered, before its next turn may go."""
+    refresh_key: Callable[[], None] = lambda: None
+    """Called each second: the endpoint's key may have been replaced in its file."""
 
 
 class Engine:
@@ -151,6 +155,24 @@ class Engine:
             self.spool.event("phase", t_ns=now_ns(), name=name, reason=reason)
             self.dispatcher.stop(reason)
         self._give_up_retries()
+        give_up_waiting(self._in_flight)
+        self._wake_idle()
+
+    def permit(self, until_ns: int) -> None:
+        """A worker's lease: nothing is sent at *until_ns* or later."""
+        self.dispatcher.permit(until_ns)
+        if self.dispatcher.permitted():
+            start_waiting(self._in_flight, self._pool.send)
+
+    def take_over(self, rows: Iterable[ScheduleRow]) -> None:
+        """Rows of another worker that are this one's now, in due order."""
+        self._queue.insert(rows)
+        self.dispatcher.rows_came()
+        self._wake_idle()
+
+    def no_more_rows(self) -> None:
+        """Rows of others will not come any more: end when all is answered."""
+        self.dispatcher.more_may_come = False
         self._wake_idle()
 
     # Sending and receiving: called in the hub, must not block.
@@ -161,12 +183,19 @@ class Engine:
         self._send_payload(request.record, request.payload)
 
     def _send_again(self, refused: Exchange) -> None:
+        if (
+            not self.dispatcher.permitted()
+        ):  # a worker whose lease has ended: the row ends as its last try did
+            refused.record.done_ns = now_ns()
+            self._is_over(refused)
+            return
         self._send_payload(refused.record, refused.payload)
 
     def _send_payload(self, record: Record, payload: Sized) -> None:
         exchange = self.options.dialect.exchange(record, payload, self._answered)
         exchange.deadline_ns = now_ns() + self.options.request_timeout_ns
         exchange.on_long = self._answer_is_long
+        exchange.may_send = self.dispatcher.permitted
         exchange.keep_headers = self.options.keep_headers
         self._in_flight[exchange] = None
         if record.id in self._leaving:
@@ -303,6 +332,7 @@ class Engine:
                 self.spool.event("clock_step", t_ns=now, step_ns=step, bound_ns=bound)
             self.spool.event("watch", t_ns=now, loop_lag_ns=max(0, now - due), **self.state())
             self.spool.flush()
+            self.options.refresh_key()
             if self.spool.error is not None:
                 self.interrupt("disk", f"cannot write records: {self.spool.error.strerror}")
             gc.collect(0)

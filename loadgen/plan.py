@@ -355,16 +355,16 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
     row: dict[str, Any] = plan.model_dump(mode="json")
     for name in DURATIONS:
         row[f"{name}_ns"] = row.pop(name)
-    row["header"] = {name: _masked(name, value) for name, value in plan.header.items()}
+    row["header"] = {name: "***" if is_secret(name) else value for name, value in plan.header.items()}
     row["slo"] = plan.objectives
     for kept, one in zip(row["classes"], plan.classes, strict=True):
-        kept["header"] = {name: _masked(name, value) for name, value in one.headers.items()}
+        kept["header"] = {name: "***" if is_secret(name) else value for name, value in one.headers.items()}
         for name in ("correlation_time", "start", "duration"):
             kept[f"{name}_ns"] = kept.pop(name)
     orjson.dumps(row)
     return row
 
 
-def _masked(name: str, value: str) -> str:
-    secret = any(word in name.lower() for word in ("auth", "key", "token", "cookie", "secret"))
-    return "***" if secret else value
+def is_secret(header: str) -> bool:
+    """Whether a header of that name holds something that no file and no message may."""
+    return any(word in header.lower() for word in ("auth", "key", "token", "cookie", "secret"))

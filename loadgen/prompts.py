@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -25,65 +23,7 @@ from loadgen.clients.prompt_fields import prompt_fields
 from loadgen.errors import UsageError
 from loadgen.record import Outcome, Record
 from loadgen.schedule import ScheduleRow
-
-WORDS_IN_LIST = 4096
-
-WORD_BY_WORD = 64
-"""The words at a text's beginning that are chosen one by one: no two texts share them, and so no prefix."""
-
-PHRASE_WORDS, PHRASES = 128, 1024
-
-SLICE_WORDS = 4096
-"""Words joined in one go: a prompt of 1 MB made at once would hold every due send up for milliseconds."""
-SLICE_PHRASES = SLICE_WORDS // PHRASE_WORDS
-
-
-class Words:
-    """The word list as a table of 65,536 entries: two bytes of hash choose a word, each with equal chance.
-
-    Beyond its first `WORD_BY_WORD` words a text is made of phrases, each chosen by two bytes out of `PHRASES` made
-    from the same list: a prompt of 64K tokens would else cost many times what sending it does. Prefix caches, which
-    know a block by all that stands before it, cannot find a phrase again.
-    """
-
-    def __init__(self) -> None:
-        self._table, self._phrases = _tables()
-
-    def text(self, key: bytes, count: int) -> bytes:
-        """*count* words chosen by *key*, each with its leading space; fewer words are the beginning of more."""
-        return b"".join(self.slices(key, count))
-
-    def slices(self, key: bytes, count: int) -> Iterator[bytes]:
-        """As `text`, in pieces of at most `SLICE_WORDS` words, each made when it is asked for."""
-        if count <= WORD_BY_WORD:
-            yield b"".join(map(self._table.__getitem__, _choices(key, count)))
-            return
-        whole, part = divmod(count - WORD_BY_WORD, PHRASE_WORDS)
-        choices = _choices(key, WORD_BY_WORD + whole + 1)
-        phrases = self._phrases
-        yield b"".join(map(self._table.__getitem__, choices[:WORD_BY_WORD]))
-        for at in range(WORD_BY_WORD, WORD_BY_WORD + whole, SLICE_PHRASES):
-            yield b"".join(
-                map(phrases.__getitem__, choices[at : min(at + SLICE_PHRASES, WORD_BY_WORD + whole)])
-            )
-        if part:
-            yield b" ".join(phrases[choices[-1]].split(b" ", part + 1)[: part + 1])
-
-
-@cache
-def _tables() -> tuple[list[bytes], list[bytes]]:
-    """Words and phrases, 65,536 entries each. Made before a run begins: it takes some 20 ms."""
-    words = files("loadgen").joinpath("words.txt").read_bytes().split()
-    if len(words) != WORDS_IN_LIST:
-        raise ValueError(f"words.txt holds {len(words)} words, not {WORDS_IN_LIST}")
-    table = [b" " + word for word in words] * (65536 // WORDS_IN_LIST)
-    chosen = iter(map(table.__getitem__, _choices(b"phrases", PHRASES * PHRASE_WORDS)))
-    phrases = [b"".join(islice(chosen, PHRASE_WORDS)) for _ in range(PHRASES)]
-    return table, phrases * (65536 // PHRASES)
-
-
-def _choices(key: bytes, count: int) -> memoryview[int]:
-    return memoryview(hashlib.shake_128(key).digest(2 * count)).cast("H")
+from loadgen.wordlist import SLICE_WORDS, Words
 
 
 class WordSource(Protocol):
@@ -294,6 +234,10 @@ class RenderedAhead:
         self._soon: deque[Request] = deque()
         self.exhausted = False
 
+    def write_with(self, writer: Writer) -> None:
+        """Rows rendered from now on are written by *writer*."""
+        self._writer = writer
+
     def begin(self, t0_ns: int) -> None:
         """Place rows rendered so far and all later ones on the clock: the schedule's instant 0 is *t0_ns*."""
         for request in self._ready:
@@ -310,6 +254,10 @@ class RenderedAhead:
         if sliced and now and row.n_input > SLICE_WORDS and self._writer.write_ahead(row):
             return True
         self._next = None
+        self._place(row)
+        return True
+
+    def _place(self, row: ScheduleRow) -> None:
         record = new_record(row, self._run_id)
         record.due_ns += self._t0_ns
         request = Request(record, b"", row.think_ns, row, row.last, row.cancel_ns, row.cancel_tokens)
@@ -317,7 +265,6 @@ class RenderedAhead:
             self.complete(request)
             self._bytes += len(request.payload)
         self._ready.append(request)
-        return True
 
     def _follows(self, row: ScheduleRow) -> bool:
         """Whether the row is a later turn that is to be rendered later."""
@@ -368,6 +315,26 @@ class RenderedAhead:
             self._ready.popleft()
             self._bytes -= len(request.payload)
         return request
+
+    def insert(self, rows: Iterable[ScheduleRow]) -> None:
+        """Put rows that have come to this shard later into their places by due instant."""
+        if self._next is not None:  # its place is before all that the pass has not reached
+            row, self._next = self._next, None
+            self._place(row)
+        waiting, self._ready = self._ready, deque()
+        for row in rows:
+            self._place(row)
+        # The sort is stable: the turns of a session that stands together stay so.
+        self._ready = deque(sorted((*waiting, *self._ready), key=lambda request: request.record.due_ns))
+
+    def drop(self) -> None:
+        """Forget all rows not yet taken: somebody else accounts for them."""
+        self._ready.clear()
+        self._soon.clear()
+        self._next = None
+        self._bytes = 0
+        self._rows = iter(())
+        self.exhausted = True
 
     def abandon(self) -> Iterator[Record]:
         """The records of all rows not yet taken, unrendered ones included; afterwards nothing is left."""

@@ -81,7 +81,7 @@ class Schedule:
     def rows(self, shard: int = 0, of: int = 1) -> Iterator[ScheduleRow]:
         """The rows of one shard: row i, or the whole session, belongs to shard i mod *of*."""
         for row in self.make_rows():
-            if of == 1 or _shard_key(row) % of == shard:
+            if of == 1 or shard_key(row) % of == shard:
                 yield row
 
     def survey(self) -> Survey | None:
@@ -97,7 +97,8 @@ class Schedule:
         return {"kind": kind, "source": self.source, "steps": list(self.steps), **size}
 
 
-def _shard_key(row: ScheduleRow) -> int:
+def shard_key(row: ScheduleRow) -> int:
+    """What decides a row's shard: its index, or a hash of its session's name."""
     if row.session is None:
         return row.index
     return int.from_bytes(hashlib.blake2b(row.session.encode(), digest_size=8).digest())

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ import gevent
 from locust import User, events, task
 from locust.env import Environment
 from locust.exception import StopUser
+from locust.runners import DistributedRunner
 
 from loadgen.errors import LoadgenError
 from loadgen.plan import build_plan
@@ -45,6 +46,22 @@ def bind_loopback(parser: Any) -> None:
     parser.set_defaults(web_host=LOOPBACK, master_bind_host=LOOPBACK)
 
 
+@events.init.add_listener  # type: ignore[untyped-decorator]
+def join_cluster(environment: Environment, runner: Any, **_: Any) -> None:
+    """In `locust --master` and `locust --worker` the process itself is a cluster's master or a shard."""
+    replays = [kind for kind in environment.user_classes if issubclass(kind, ReplayUser)]
+    if not isinstance(runner, DistributedRunner) or not replays:
+        return
+    from loadgen.cluster.locustfile import attach
+
+    kind = replays[0]
+
+    def plan() -> Any:
+        return plan_of(kind.plan, environment.host or kind.host)
+
+    attach(environment, runner, plan, lambda endpoint: request_reporter(environment, endpoint))
+
+
 class ReplayUser(User):  # type: ignore[misc]  # locust ships no types for strict checking
     """One shard of a plan's schedule. Subclass it with a `plan`, or hand it a `prepared` run."""
 
@@ -56,9 +73,13 @@ class ReplayUser(User):  # type: ignore[misc]  # locust ships no types for stric
     @task  # type: ignore[untyped-decorator]
     def replay(self) -> None:
         """Send the whole schedule, then end the test."""
+        shard = getattr(self.environment, "loadgen_worker", None)
+        if shard is not None:
+            shard.fabric.over.wait()
+            raise StopUser
         run = self.prepared or self._prepare()
         try:
-            run.run(request_reporter(self.environment, run))
+            run.run(request_reporter(self.environment, run.plan.endpoint))
         except Exception as error:
             run.failure = error
             if self.prepared is None:
@@ -107,10 +128,9 @@ def plan_of(plan: Mapping[str, Any] | str | Path, host: str | None) -> Any:
     return build_plan(options, file)
 
 
-def request_reporter(environment: Environment, run: Prepared) -> Any:
+def request_reporter(environment: Environment, kind: str) -> Callable[[Record], None]:
     """One entry a request in Locust's statistics (rounded there; no figure of ours comes from them)."""
     fire = environment.events.request.fire
-    kind = run.plan.endpoint
 
     def report(record: Record) -> None:
         if record.outcome is Outcome.NOT_SENT:

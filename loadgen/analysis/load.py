@@ -25,6 +25,8 @@ PLAN_FORMAT = "loadgen.plan"
 PROBE_PREFIX = "probe-"
 WORKER_LOST = "worker lost"
 """The reason of a row that its worker never reached."""
+MASTER = "master"
+"""The records file of a cluster's master: events, and the rows that no worker left a record of."""
 NO_RECORD = "no record"
 """The reason of a row that its worker had reached, and left no record of."""
 
@@ -211,6 +213,8 @@ def _missing(
     shards, n = _shards(files, workers)
     reach = np.zeros(n, np.int64)
     for number, (file, shard) in enumerate(zip(files, shards, strict=True)):
+        if file.worker == MASTER:
+            continue  # it wrote what became of other workers' rows, and reached none itself
         reach[shard] = max(reach[shard], _reach(file, index[file_of == number], shard, n))
     owed = int(reach.max(initial=0)) if scheduled is None else scheduled
     present = np.zeros(max(owed, int(index.max(initial=-1)) + 1), np.bool_)
@@ -224,10 +228,10 @@ def _missing(
 
 def _shards(files: list[RecordsFile], workers: int) -> tuple[list[int], int]:
     """Each file's shard, its worker's number as long as all have one of their own; and how many there are."""
-    names = [file.worker for file in files]
-    count = max(workers, len(files), 1)
+    names = [file.worker for file in files if file.worker != MASTER]
+    count = max(workers, len(names), 1)
     if len(set(names)) == len(names) and all(n.isdecimal() and int(n) < count for n in names):
-        return [int(name) for name in names], count
+        return [0 if file.worker == MASTER else int(file.worker) for file in files], count
     return list(range(len(files))), max(len(files), 1)
 
 

@@ -18,7 +18,7 @@ from loadgen.record import Outcome
 
 LAG_P99_NS = 10_000_000
 NOT_SENT_RATIO = 0.001
-STOPS = ("interrupted", "breaker", "drain_timeout")
+STOPS = ("interrupted", "breaker", "drain_timeout", "left")
 """Phases in which somebody or something rightly stops a run; rows left unsent give its reason as theirs."""
 SESSION_ENDED = "its session ended"
 """Begins the reason of a turn that was not sent because the turn before it failed: the endpoint's doing."""

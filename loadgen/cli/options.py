@@ -116,6 +116,14 @@ def plan_from(args: argparse.Namespace) -> tuple[Plan, str | None]:
 
 def plans_from(args: argparse.Namespace) -> tuple[list[Plan], str | None]:
     """As `plan_from`, a plan for each ``--base-url`` that was given."""
+    options = plan_options(args)
+    urls = options.pop("base_url", None)
+    each = [options] if urls is None else [options | {"base_url": url} for url in urls]
+    return [build_plan(one, args.plan) for one in each], args.api_key
+
+
+def plan_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The plan's options that were given. Raises UsageError for a header or a JSON object that is none."""
     options = {name: getattr(args, name) for name in Plan.model_fields if hasattr(args, name)}
     for name in ("header", "response_field", "tensor"):
         if name in options:
@@ -123,9 +131,7 @@ def plans_from(args: argparse.Namespace) -> tuple[list[Plan], str | None]:
     for name in ("extra_body", "request_template"):
         if name in options:
             options[name] = _json_object(name, options[name])
-    urls = options.pop("base_url", None)
-    each = [options] if urls is None else [options | {"base_url": url} for url in urls]
-    return [build_plan(one, args.plan) for one in each], args.api_key
+    return options
 
 
 def _pairs(option: str, pairs: list[str]) -> dict[str, str]:

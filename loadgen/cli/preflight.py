@@ -61,7 +61,7 @@ def _print(check: Check) -> None:
 def _checks(plan: Plan, watch_s: float, *, limits: bool) -> Iterator[Check]:
     from loadgen.endpoint import Prober, probe_endpoint
     from loadgen.net.target import TlsOptions, resolve_target
-    from loadgen.preparation import api_key, check_consent, http_dialect, request_headers
+    from loadgen.opening import api_key, check_consent, http_dialect, request_headers
     from loadgen.proxy.preflight import Subject, preflight
     from loadgen.proxy.preflight_limits import probe_limits
     from loadgen.proxy.probe import Asker

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from string import ascii_lowercase
 from typing import TYPE_CHECKING
 
+from loadgen.cli.cluster_options import add_cluster_options
 from loadgen.cli.options import add_plan_options, plans_from
 from loadgen.errors import ExitCode, UsageError
 from loadgen.quantity import format_ns
@@ -28,6 +29,7 @@ FIRST_THAT_APPLIES = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The plan's options and what concerns this terminal only."""
     add_plan_options(parser)
+    add_cluster_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be sent, send nothing")
     parser.add_argument("--json", action="store_true", help="print summary.json instead of tables")
     parser.add_argument("--quiet", action="store_true", help="no progress")
@@ -35,6 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the plan; the exit code of its report."""
+    if args.worker:
+        from loadgen.cli.run_cluster import be_worker
+
+        return be_worker(args)
     plans, key = plans_from(args)
     if key is not None:
         print("loadgen: warning: a key on the command line can be read by others on this machine; "
@@ -42,6 +48,12 @@ def run(args: argparse.Namespace) -> int:
         os.environ["OPENAI_API_KEY"] = key
     if args.dry_run:
         return dry_run(plans[0], as_json=args.json)
+    if args.workers is not None or args.master:
+        from loadgen.cli.run_cluster import lead_workers
+
+        if len(plans) > 1:
+            raise UsageError("--workers and --master: one --base-url")
+        return finish(lead_workers(plans[0], args), as_json=args.json)
     if len(plans) > 1:
         from loadgen.together import drive_together
 

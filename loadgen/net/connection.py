@@ -60,7 +60,8 @@ class Connection(Link):
 
     def _ready(self) -> None:
         if self.exchange is not None:
-            self._send_request()
+            if not self.exchange.must_wait():
+                self._send_request()
         else:
             self._kept = True
             self.idle_since_ns = now_ns()

@@ -42,8 +42,8 @@ class Exchange:
 
     __slots__ = (
         "_decoded", "_decoder", "connection", "deadline_ns", "ending", "finished", "hints", "is_event_stream",
-        "keep_headers", "leave_tokens", "long_at", "on_long", "payload", "pieces", "reader", "record", "resent",
-        "status",
+        "keep_headers", "leave_tokens", "long_at", "may_send", "on_long", "payload", "pieces", "reader", "record",
+        "resent", "status", "waits",
     )  # fmt: skip
 
     def __init__(self, record: Record, payload: Sized, finished: Callable[[Exchange], None]) -> None:
@@ -59,6 +59,10 @@ class Exchange:
         self.deadline_ns = 0
         self.connection: Connection | None = None
         self.reader: Reader | None = None
+        self.may_send: Callable[[], bool] | None = None
+        """Asked once more when a connection had to be opened first: a worker's lease may have ended meanwhile."""
+        self.waits = False
+        """Its connection is open, and it may not be sent."""
         self.on_long: Callable[[Exchange], None] | None = None
         self.long_at = LONG_PIECES
         self.leave_tokens: int | None = None
@@ -133,6 +137,11 @@ class Exchange:
     def told_status(self) -> int | None:
         """The status as a record keeps it."""
         return self.status or None
+
+    def must_wait(self) -> bool:
+        """Whether it may not be sent at this moment: it then waits to be started again, or to be given up."""
+        self.waits = self.may_send is not None and not self.may_send()
+        return self.waits
 
     def abort(self, outcome: Outcome, error: str) -> None:
         """Give it up, wherever it is: it ends with *outcome*, what it had received is kept."""

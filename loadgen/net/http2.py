@@ -88,10 +88,16 @@ class Http2Connection(Link):
         exchange.link = self
         if self._settled:
             exchange.heard_before = self._read_count
-            self._begin(exchange)
+            self._begin_or_pause(exchange)
             self._flush()
         else:
             self._waiting.append(exchange)
+
+    def _begin_or_pause(self, exchange: StreamExchange) -> None:
+        if exchange.must_wait():
+            exchange.again()
+        else:
+            self._begin(exchange)
 
     def _begin(self, exchange: StreamExchange) -> None:
         record = exchange.record
@@ -196,7 +202,7 @@ class Http2Connection(Link):
             self._most = min(self._asked_most, max(1, max_streams))
         self._settled = True
         while self._waiting and len(self._streams) < self._most:
-            self._begin(self._waiting.popleft())
+            self._begin_or_pause(self._waiting.popleft())
         self._send_elsewhere()
 
     def _send_elsewhere(self) -> None:

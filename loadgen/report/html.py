@@ -16,6 +16,7 @@ from loadgen.analysis.load import Run
 from loadgen.analysis.machine import Machine
 from loadgen.analysis.views import chart_data
 from loadgen.report.classes import priority_section
+from loadgen.report.cluster import cluster_words
 from loadgen.report.endpoints import endpoint_titles
 from loadgen.report.machine import machine_charts, machine_sections
 from loadgen.report.markup import (
@@ -137,7 +138,12 @@ def _asked_and_sent(summary: Json) -> str:
     return section(
         "What was asked, what was sent",
         pair(table("Arrivals", ("", "asked", "sent"), lines), table("The generator itself", ("", ""), also)),
+        *(paragraph(f"{words}.") for words in _cluster_words(summary)),
     )
+
+
+def _cluster_words(summary: Json) -> list[str]:
+    return cluster_words(summary["cluster"]) if summary.get("cluster") else []
 
 
 def _service_levels(summary: Json) -> str:

@@ -45,6 +45,7 @@ from loadgen.analysis.validity import Validity, judge
 from loadgen.errors import ExitCode, UsageError
 from loadgen.record import Outcome
 from loadgen.report.classes import priority_block
+from loadgen.report.cluster import cluster_block
 from loadgen.report.endpoints import endpoint_blocks
 from loadgen.report.figures import (
     figures,
@@ -85,6 +86,8 @@ def _write_files(run: Run, directory: Path, percentiles: Sequence[float]) -> Jso
     machine = machine_of(run)
     if machine is not None:
         summary["memory"], summary["limits"] = machine.memory, machine.limits
+    if (cluster := cluster_block(run)) is not None:
+        summary["cluster"] = cluster
     (directory / "summary.json").write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
     write_requests_csv(run, directory / "requests.csv")
     write_html(run, summary, directory / "report.html", machine)

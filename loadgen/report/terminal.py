@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from loadgen.report.cluster import cluster_words
 from loadgen.report.endpoints import endpoint_titles
 
 Json = dict[str, Any]
@@ -95,6 +96,9 @@ def _asked_and_sent(console: Console, summary: Json) -> None:
     held = summary["held_ms"]
     cap = f" (p50 {number(held['p50_ms'])}, max {number(held['max_ms'])} ms)" if summary["held"] else ""
     console.print(f"held for a cap {summary['held']}{cap}; not sent {summary['not_sent']}")
+    if summary.get("cluster"):
+        for sentence in cluster_words(summary["cluster"]):
+            console.print(escape(sentence))
 
 
 def _verdicts(console: Console, summary: Json) -> None:

@@ -19,8 +19,8 @@ from loadgen.clients import CLIENTS
 from loadgen.endpoint import EndpointFacts
 from loadgen.errors import UsageError
 from loadgen.net.target import TlsOptions, resolve_target
+from loadgen.opening import request_writer
 from loadgen.plan import Plan, build_plan, plan_to_json
-from loadgen.preparation import request_writer
 from loadgen.prompts import PromptWriter
 from loadgen.schedule import Schedule, ScheduleRow, chance
 from loadgen.telling import Endpoint, class_writer, told_to

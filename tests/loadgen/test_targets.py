@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from loadgen.errors import UsageError
+from loadgen.opening import check_targets
 from loadgen.plan import Plan
-from loadgen.preparation import check_targets
 from loadgen.schedule import ScheduleRow
 from loadgen.targets import shared_out, targets_of
 
