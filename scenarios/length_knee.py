@@ -7,11 +7,9 @@ question is also whose bound holds to longer prompts: told where the 95 % interv
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from loadgen.errors import UsageError
-from loadgen.simulator.config import EngineConfig, roofline
+from loadgen.simulator.config import EngineConfig
 from scenarios.finding import Finding, Number
 from scenarios.scenario import Context, Scenario, Setting
 from scenarios.searching import (
@@ -21,12 +19,12 @@ from scenarios.searching import (
     TARGET_SETTINGS,
     Load,
     critical_number,
+    preset_engine,
     searched,
 )
 
 Json = dict[str, Any]
 A, B = "a", "b"
-MODEL_LENGTH = 131_072
 
 SETTINGS: dict[str, Setting] = {
     "slo": Setting(str, "ttft@p95=120ms", "the bound, as tpot@p95=20ms or ttft@p95=120ms"),
@@ -59,14 +57,7 @@ def asked_of(context: Context) -> dict[str, EngineConfig | None]:
     if not settings["virtual"]:
         return dict.fromkeys(sorted(context.endpoints))
     presets = {A: settings["preset_a"], B: settings["preset_b"]}
-    return {name: _engine(text, settings["noise"]) for name, text in presets.items() if text}
-
-
-def _engine(preset: str, noise: float) -> EngineConfig:
-    words = preset.split(":")
-    if len(words) not in (2, 3):
-        raise UsageError(f"not a preset: {preset!r} (GPU:MODEL or GPU:MODEL:PRECISION)")
-    return replace(EngineConfig(cost=roofline(*words), max_model_len=MODEL_LENGTH), noise=noise)
+    return {name: preset_engine(text, settings["noise"]) for name, text in presets.items() if text}
 
 
 def options(settings: Mapping[str, Any]) -> Json:

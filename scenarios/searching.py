@@ -15,13 +15,14 @@ from loadgen.plan import build_plan
 from loadgen.probing import Prober, Promises, Run
 from loadgen.quantity import NS_PER_S, parse_duration_ns
 from loadgen.searching import conduct
-from loadgen.simulator.config import EngineConfig, config_to_json
+from loadgen.simulator.config import EngineConfig, config_to_json, roofline
 from loadgen.slo import parse_objectives
 from scenarios.finding import Number
 from scenarios.scenario import Context, Setting
 from scenarios.sending import send
 
 Json = dict[str, Any]
+MODEL_LENGTH = 131_072
 CODES = {"told": 0, "all keep": 0, "budget": 0, "none keeps": 1, "generator": 3, "interrupted": 130}
 """Exit code by the end of a search."""
 SEARCH_SETTINGS: dict[str, Setting] = {
@@ -129,6 +130,14 @@ def _simulate(load: Load, settle_s: float) -> Run:
 
 def _options(load: Load, value: float, seconds: float, settle_s: float) -> Json:
     return {**load.options, **probe_changes(AXES[load.axis], load.options, value, seconds, settle_s)}
+
+
+def preset_engine(preset: str, noise: float, seed: int = 0) -> EngineConfig:
+    """The engine model of GPU:MODEL[:PRECISION]. Raises UsageError naming the choices."""
+    words = preset.split(":")
+    if len(words) not in (2, 3):
+        raise UsageError(f"not a preset: {preset!r} (GPU:MODEL or GPU:MODEL:PRECISION)")
+    return EngineConfig(cost=roofline(*words), max_model_len=MODEL_LENGTH, noise=noise, seed=seed)
 
 
 def critical_number(content: Json, meaning: str) -> Number:
