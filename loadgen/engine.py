@@ -17,6 +17,7 @@ from typing import Any
 import gevent
 from gevent.event import Event
 
+from loadgen.answer_counts import AnswerTexts
 from loadgen.breaker import Breaker
 from loadgen.clients.dialect import Dialect
 from loadgen.clients.openai import AnswerReader, settle_refusal, settle_whole
@@ -59,6 +60,8 @@ class EngineOptions:
     """Names (lower case) of the answers' headers that records keep."""
     on_answer_text: Callable[[Record, str], None] | None = None
     """Told what a session's turn was answered, before its next turn may go."""
+    texts: AnswerTexts | None = None
+    """Where texts are kept that are to be counted after the run."""
 
 
 class Engine:
@@ -248,6 +251,8 @@ class Engine:
         if decided is not None:
             record.outcome = decided
         self._write(record)
+        if self.options.texts is not None:
+            self.options.texts.keep(record, text)
         if self.options.on_answer_text is not None:
             self.options.on_answer_text(record, text)
         self.dispatcher.settled(record)
@@ -256,7 +261,8 @@ class Engine:
         """Feed what has come to the exchange's reader. Raises ValueError for what cannot be decoded."""
         reader = exchange.reader
         if reader is None:
-            keep = self.options.on_answer_text is not None and exchange.record.session is not None
+            told = self.options.on_answer_text is not None and exchange.record.session is not None
+            keep = told or self.options.texts is not None
             reader = exchange.reader = AnswerReader(self.options.dialect.carrier, keep_text=keep)
         for stamp_ns, piece in exchange.take_pieces():
             reader.feed(stamp_ns, piece)
@@ -335,6 +341,8 @@ class Engine:
                 self.spool.event("clock_step", t_ns=now, step_ns=step, bound_ns=bound)
             self.spool.event("watch", t_ns=now, loop_lag_ns=max(0, now - due), **self.state())
             self.spool.flush()
+            if self.options.texts is not None:
+                self.options.texts.flush()
             if self.spool.error is not None:
                 self.interrupt("disk", f"cannot write records: {self.spool.error.strerror}")
             gc.collect(0)

@@ -15,6 +15,7 @@ from typing import Any
 from gevent.event import Event
 
 from loadgen import __version__, calibration
+from loadgen.answer_counts import AnswerTexts, Count, counter
 from loadgen.breaker import Breaker
 from loadgen.clients import CLIENTS
 from loadgen.clients.dialect import Dialect
@@ -55,6 +56,8 @@ class Prepared:
     engine: Engine
     run_id: str
     content: dict[str, Any]
+    count: Count | None = None
+    """Counts an answer's tokens after the run, where the server states no usage but can count."""
     warning: str | None = None
     """What this machine's calibration says against the plan."""
     failure: Exception | None = None
@@ -76,6 +79,8 @@ class Prepared:
         if self.warning is not None:
             engine.spool.event("warning", t_ns=time.monotonic_ns(), text=self.warning)
         engine.run(t0_ns)
+        if engine.options.texts is not None and self.count is not None:
+            engine.options.texts.count(self.count)
 
 
 def api_key(plan: Plan, environ: dict[str, str] | None = None) -> str | None:
@@ -187,7 +192,8 @@ def prepare(plan: Plan) -> Prepared:
     tls = TlsOptions(plan.tls_ca, plan.tls_cert, plan.tls_key, plan.tls_server_name, not plan.tls_insecure)
     target = resolve_target(plan.base_url, tls)
     headers = request_headers(plan, key)
-    facts = probe_endpoint(Prober(target, headers, plan.base_url), plan, dialect)
+    prober = Prober(target, headers, plan.base_url)
+    facts = probe_endpoint(prober, plan, dialect)
     directory = new_run_directory(plan.out)
     run_id, salt = secrets.token_hex(4), plan.salt or secrets.token_hex(8)
     prompts = PromptWriter(salt, facts.overhead)
@@ -212,6 +218,7 @@ def prepare(plan: Plan) -> Prepared:
         **({"endpoints": {url: other.facts.to_json() for url, other in others.items()}} if others else {}),
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
+    count = counter(prober, facts.model) if facts.tokenizes and facts.usage == "none" and not others else None
     spool = Spool(directory / "records-0.jsonl")
     options = EngineOptions(
         dialect=dialect,
@@ -224,6 +231,7 @@ def prepare(plan: Plan) -> Prepared:
         chance=chance_of(plan),
         keep_headers=frozenset(name.lower().encode() for name in plan.keep_header),
         on_answer_text=talk.answered if talk else None,
+        texts=AnswerTexts(directory) if count else None,
     )
     pool: Pool | ClassPools
     reads = BatchedReads(PAUSE_NS)
@@ -234,7 +242,7 @@ def prepare(plan: Plan) -> Prepared:
         pool = ClassPools(default, plan.base_url, own)
     engine = Engine(options, queue, pool, stamps, spool)
     return Prepared(
-        plan, directory, schedule, survey, facts, engine, run_id, content, beyond_calibration(survey)
+        plan, directory, schedule, survey, facts, engine, run_id, content, count, beyond_calibration(survey)
     )
 
 
