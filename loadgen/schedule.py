@@ -38,6 +38,8 @@ class ScheduleRow(NamedTuple):
     block_size: int | None = None
     last: bool = False
     """No later turn of the session follows (said where sessions stand together or answers are carried)."""
+    endpoint: str | None = None
+    """The target that it goes to, where a run has several."""
     priority: int | None = None
     """The class's, for engines in virtual time; how a real one is told is the class's own matter."""
     cancel_ns: int | None = None
