@@ -24,7 +24,7 @@ from loadgen.analysis.correlate.windows import (
     windows_of,
 )
 from loadgen.analysis.correlate.work import links, request_activity, roofline, stage_work
-from loadgen.analysis.knee import Knee, bracket, find_knee
+from loadgen.analysis.knee import bracket, find_knees
 from loadgen.analysis.load import Run
 from loadgen.analysis.rows import Floats, Ints
 
@@ -172,10 +172,13 @@ def knee_json(stages: list[Json], work: list[Json]) -> Json:
     """The saturation knee over offered rate of the open stages; never from SM activity alone."""
     open_stages = [stage for stage in stages if not stage["closed"] and stage["offered_per_s"]]
     rates = np.array([stage["offered_per_s"] for stage in open_stages], np.float64)
-    each: dict[str, Knee] = {}
-    for name in KNEE_OF:
-        values = np.array([math.nan if s[name] is None else s[name] for s in open_stages], np.float64)
-        each[name] = find_knee(rates, values)
+    each = find_knees(
+        rates,
+        {
+            name: np.array([math.nan if s[name] is None else s[name] for s in open_stages], np.float64)
+            for name in KNEE_OF
+        },
+    )
     found = [knee.rate for knee in each.values() if knee.rate is not None]
     errors = np.array([np.sqrt(s["requests"]) / (s["to_s"] - s["from_s"]) for s in open_stages], np.float64)
     low, high = bracket(rates, errors, found) if found else (None, None)

@@ -15,11 +15,10 @@ import numpy as np
 from loadgen.analysis.intervals import (
     MIN_BLOCKS,
     TooFew,
-    Z,
     autocorrelation_time,
     blocks_of,
     draws,
-    small_sample_t,
+    widening,
 )
 from loadgen.analysis.rows import Floats, Ints, Mask
 
@@ -75,7 +74,7 @@ def find_lag(x: Floats, y: Floats) -> Lag | None:
     if isinstance(blocks, TooFew):
         return Lag(*shape, too_few=blocks)
     resampled = curves_of(x_known, shifts, blocks)
-    widen = small_sample_t(int(blocks[-1]) + 1) / Z
+    widen = widening(blocks, tau)
     related_at = simultaneous(resampled - curve, widen)
     ahead = sign * (curve - curve[REACH])
     ahead_at = simultaneous(sign * (resampled - resampled[:, [REACH]]) - ahead, widen)

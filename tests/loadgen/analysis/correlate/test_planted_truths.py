@@ -73,10 +73,18 @@ def test_memory_that_grows_with_the_load_and_falls_with_it_is_no_leak() -> None:
     assert judge_memory(t, MIB * (4000 + 1000 * np.sin(np.pi * t / 600))).verdict == "none"
 
 
-def test_under_thirty_seconds_after_warmup_the_verdict_is_insufficient_and_at_thirty_it_is_given() -> None:
-    for seconds, verdict in ((36.0, "insufficient"), (40.0, "leak")):
-        t = np.arange(0.0, seconds, 0.5)
-        assert judge_memory(t, MIB * (1000 + 5 * t)).verdict == verdict
+def test_under_thirty_seconds_after_warmup_memory_is_never_called_free_of_leaks() -> None:
+    for seconds, level, verdict in ((36.0, 0.0, "insufficient"), (40.0, 0.0, "none"), (36.0, 3.0, "insufficient"),
+                                    (40.0, 3.0, "leak"), (20.0, 20.0, "leak")):  # fmt: skip
+        t = np.arange(0.0, seconds + 0.1, 0.2)
+        assert judge_memory(t, MIB * (1000 + level * t)).verdict == verdict, (seconds, level)
+
+
+def test_a_level_that_fills_up_within_a_short_run_is_no_leak() -> None:
+    t = np.arange(0.0, 20.0, 0.1)
+    for tau_s in (5.0, 10.0):
+        judged = judge_memory(t, MIB * (4000 + 300 * (1 - np.exp(-t / tau_s))))
+        assert judged.verdict == "insufficient"
 
 
 def test_the_planned_warmup_is_left_out_where_it_is_longer() -> None:
