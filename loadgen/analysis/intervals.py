@@ -177,6 +177,10 @@ def mean_interval(data: Series) -> Interval | TooFew:
 def autocorrelation_time(x: NDArray[np.generic]) -> float:
     """Integrated autocorrelation time of the series, in values; at least 1."""
     values = x.astype(np.float64)
+    largest = float(np.abs(values).max(initial=0.0))
+    if not 0 < largest < math.inf:
+        return 1.0
+    values /= largest  # the time has no unit, and squares of huge values no room
     variance = float(values.var())
     if len(values) < 4 or variance == 0:
         return 1.0

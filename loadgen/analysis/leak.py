@@ -14,9 +14,9 @@ and of the first zero of their autocorrelation; with fewer than `FEW_BLOCKS` of 
 Under 30 s after the warm-up nothing is called free of leaks: what does not meet the conditions is ``insufficient``.
 "Only under 30 s" is read as what that word needs, and not as what forbids the other: a process that takes 8 MiB each
 100 ms leaks after ten seconds, too. A fifth of some seconds is no warm-up, so that a short series is judged whole
-(after the plan's own warm-up), on up to `SHORT_POINTS` points; and as nothing of its beginning was left out, it must
-grow by twice as much, and hold `FEW_BLOCKS` blocks. A level that a server fills up to in such a time has residuals
-that hang together, and so too few blocks; where noise hides the bend, only a longer run can tell.
+(after the plan's own warm-up), on up to `SHORT_POINTS` points where it grew enough; and as nothing of its beginning
+was left out, it must grow by twice as much, and hold `FEW_BLOCKS` blocks. A level that a server fills up to in such a
+time has residuals that hang together, and so too few blocks; where noise hides the bend, only a longer run can tell.
 """
 
 from __future__ import annotations
@@ -89,13 +89,12 @@ def judge_memory(t_s: Floats, values: Floats, load: Load | None = None, warmup_s
     short = after_s < LEAST_S
     if not short:
         t_s, values = t_s[settled], values[settled]
-    line = _fitted(*thinned(t_s, values, SHORT_POINTS if short else POINTS))
+    line, span_s = _fitted(*thinned(t_s, values)), float(t_s[-1] - t_s[0])
+    needed = max(LEAST_GROWTH_BYTES, LEAST_GROWTH_RATIO * line.start) * (SHORT_GROWTH if short else 1)
+    if short and line.slope * span_s > needed:
+        line = _fitted(*thinned(t_s, values, SHORT_POINTS))
+    growth = line.slope * span_s
     per_request, goes_on = _by_load(line, load)
-    growth, needed = (
-        line.slope * float(t_s[-1] - t_s[0]),
-        max(LEAST_GROWTH_BYTES, LEAST_GROWTH_RATIO * line.start),
-    )
-    needed *= SHORT_GROWTH if short else 1
     failed = [
         text
         for held, text in (
@@ -117,7 +116,7 @@ def judge_memory(t_s: Floats, values: Floats, load: Load | None = None, warmup_s
         failed.insert(0, f"{after_s:.0f} s after warm-up, a verdict of none needs {LEAST_S:.0f}")
     return Leak(
         (INSUFFICIENT if short else NO_LEAK) if failed else LEAK,
-        line.slope, line.low, line.high, line.halves, growth, line.start, float(t_s[-1] - t_s[0]), per_request,
+        line.slope, line.low, line.high, line.halves, growth, line.start, span_s, per_request,
         step_of(values), tuple(failed),
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from loadgen.analysis.correlate.capture import Capture, S
 from loadgen.analysis.correlate.lags import STEP_S, Lag, detrended, find_lag
 from loadgen.analysis.correlate.memory import memory_json
 from loadgen.analysis.correlate.regression import regressions
+from loadgen.analysis.correlate.roofline import sm_estimate
 from loadgen.analysis.correlate.rundirs import capture_run, load_capture
 from loadgen.analysis.correlate.stages import stage_figures
 from loadgen.analysis.correlate.windows import (
@@ -23,10 +24,11 @@ from loadgen.analysis.correlate.windows import (
     usable,
     windows_of,
 )
-from loadgen.analysis.correlate.work import links, request_activity, roofline, stage_work
+from loadgen.analysis.correlate.work import links, request_activity, stage_work
 from loadgen.analysis.knee import bracket, find_knees
 from loadgen.analysis.load import Run
 from loadgen.analysis.rows import Floats, Ints
+from loadgen.simulator.cost import RooflineCost
 
 Json = dict[str, Any]
 
@@ -48,8 +50,8 @@ def correlate(directory: Path, window_ns: int = S) -> Json:
     return answers(load_capture(directory), window_ns)
 
 
-def answers(capture: Capture, window_ns: int = S) -> Json:
-    """All answers about one capture."""
+def answers(capture: Capture, window_ns: int = S, cost: RooflineCost | None = None) -> Json:
+    """All answers about one capture. *cost*: the served model's roofline, for the estimate of SM activity."""
     windows = windows_of(capture, window_ns)
     stages = stage_figures(capture, windows)
     work = stage_work(capture, windows, stages)
@@ -82,7 +84,7 @@ def answers(capture: Capture, window_ns: int = S) -> Json:
         "work": work,
         "request_activity": request_activity(capture),
         "links": links(windows),
-        "roofline": roofline_json(capture, windows),
+        "roofline": sm_estimate(capture, windows, cost),
         "memory": memory_json(capture),
         "missing": [*capture.missing, *unreported(capture)],
     }
@@ -158,14 +160,6 @@ def lag_json(lag: Lag) -> Json:
     if lag.too_few is not None:
         return found | {"lag_s": None, "interval": "insufficient data", "need_s": lag.too_few.need * STEP_S}
     return found | {"related": lag.related, "lag_s": None if lag.lag_s is None else round(lag.lag_s, 3)}
-
-
-def roofline_json(capture: Capture, windows: Windows) -> Json | None:
-    """The estimate with its stages' names; never a measurement."""
-    found = roofline(windows)
-    for row in found["stages"] if found else ():
-        row["stage"] = capture.stages[row["stage"]].name
-    return found
 
 
 def knee_json(stages: list[Json], work: list[Json]) -> Json:

@@ -47,7 +47,8 @@ def overall(verdicts: list[str]) -> str:
 
 def series_name(key: SignalKey) -> str:
     """The metric, with its device or process."""
-    whose = key.pid or key.device
+    _, at, agent = key.device.partition("@")
+    whose = f"{key.pid}{at}{agent}" if key.pid else key.device
     return f"{key.metric}[{whose}]" if whose else key.metric
 
 
