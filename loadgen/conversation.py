@@ -46,6 +46,10 @@ class Conversations:
         self._sessions[row.session] = _Said(text, tokens, row.last)
         return text
 
+    def text_ahead(self, row: ScheduleRow) -> bool:
+        """A later turn's words depend on what was said: none are made ahead."""
+        return row.session is None and self._prompts.text_ahead(row)
+
     def answered(self, record: Record, answer: str) -> None:
         """A turn's outcome and what it was answered; a session that cannot go on is forgotten.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from loadgen.clock import Clock, Timer
@@ -62,11 +62,12 @@ class Dispatcher:
         self.dispatched = 0
         self.in_flight = 0
         self.stopped: str | None = None
+        self._left: Iterator[Record] | None = None
 
     @property
     def finished(self) -> bool:
         """Whether every row has been sent or given up, and none is in flight."""
-        return self.in_flight == 0 and self.all_sent
+        return self.in_flight == 0 and self.all_sent and self._left is None
 
     @property
     def all_sent(self) -> bool:
@@ -254,7 +255,10 @@ class Dispatcher:
         self._settle(record)
 
     def stop(self, reason: str) -> None:
-        """Send nothing more: every row not yet taken ends as not_sent with *reason*. In-flight ones go on."""
+        """Send nothing more: every row not yet taken is to end as not_sent with *reason*. In-flight ones go on.
+
+        There may be a million such rows: `give_up_some` gives them their records.
+        """
         if self.stopped is not None:
             return
         self.stopped = reason
@@ -262,7 +266,15 @@ class Dispatcher:
         self._end.stop()
         parked = [request for request, _ in self._held] + [request for _, _, request in self._later]
         parked += [request for session in self._sessions.values() for request in session.waiting]
-        for request in parked:
-            self._give_up(request.record, reason)
-        for record in self._queue.abandon():
-            self._give_up(record, reason)
+        self._left = itertools.chain((request.record for request in parked), self._queue.abandon())
+
+    def give_up_some(self, count: int) -> bool:
+        """Settle up to *count* rows of a stopped run; False when none is left."""
+        if self._left is None:
+            return False
+        for record in itertools.islice(self._left, count):
+            self._give_up(record, self.stopped or "")
+            count -= 1
+        if count:
+            self._left = None
+        return True

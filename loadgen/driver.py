@@ -35,6 +35,8 @@ class Driven:
 def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
     """Prepare, run and report. Raises LoadgenError or TraceError before anything is sent."""
     prepared = prepare(plan)
+    if prepared.warning is not None:
+        print(f"loadgen: warning: {prepared.warning}", file=sys.stderr)
     collectors = _collect(prepared)
     runner = local_runner(prepared)
     _handle_signals(prepared)

@@ -56,7 +56,7 @@ class Prober:
         """(status, body). Raises UnreachableError when nobody answers."""
         headers = {**self._headers, "x-request-id": f"probe-{uuid.uuid4().hex[:12]}", "connection": "close"}
         headers["x-loadgen-id"] = headers["x-request-id"]
-        connection = _TargetConnection(self._target)
+        connection = TargetConnection(self._target)
         try:
             payload = None if body is None else orjson.dumps(body)
             connection.request(method, self._target.prefix + path, payload, headers)
@@ -84,7 +84,7 @@ def failure_words(error: Exception) -> str:
     return os.strerror(code).lower() if isinstance(code, int) else str(error) or "no answer"
 
 
-class _TargetConnection(http.client.HTTPConnection):
+class TargetConnection(http.client.HTTPConnection):
     """http.client over the target's own address and TLS context."""
 
     def __init__(self, target: Target) -> None:

@@ -22,18 +22,23 @@ from loadgen.clients.dialect import Dialect
 from loadgen.clients.openai import AnswerReader, settle_refusal, settle_whole
 from loadgen.clock import MonotonicClock
 from loadgen.dispatch import Caps, Dispatcher
+from loadgen.leaving import Leavers
 from loadgen.net.exchange import Ending, Exchange
 from loadgen.net.pool import Pool
 from loadgen.net.stamps import StampClock, open_stamped_socket
 from loadgen.net.timer import LoopTimer, lower_timer_slack
 from loadgen.prompts import RenderedAhead, Request
 from loadgen.record import Outcome, Record
+from loadgen.retrying import NO_RETRIES, Retrier, RetryRule
 from loadgen.spool import Spool
+from loadgen.telling import ClassPools
 
 TIMEOUT_TICK_S = 0.05
 WATCH_TICK_S = 1.0
 PARSE_BACKLOG = 256
 """Answers waiting for an idle turn beyond this are parsed at once: late figures beat unbounded memory."""
+GIVEN_UP_AT_ONCE = 64
+"""Rows of a stopped run that get their records in one idle turn: a million at once would stop the loop."""
 
 now_ns = time.monotonic_ns
 
@@ -48,6 +53,10 @@ class EngineOptions:
     drain_timeout_ns: int
     open_ahead: int
     breaker: Breaker
+    retry: RetryRule = NO_RETRIES
+    chance: Callable[[str, int], float] = lambda request_id, tries: 0.0
+    keep_headers: frozenset[bytes] = frozenset()
+    """Names (lower case) of the answers' headers that records keep."""
     on_answer_text: Callable[[Record, str], None] | None = None
     """Told what a session's turn was answered, before its next turn may go."""
 
@@ -59,7 +68,7 @@ class Engine:
         self,
         options: EngineOptions,
         queue: RenderedAhead,
-        pool: Pool,
+        pool: Pool | ClassPools,
         stamps: StampClock,
         spool: Spool,
         on_record: Callable[[Record], None] = lambda record: None,
@@ -70,6 +79,11 @@ class Engine:
         self.dispatcher = Dispatcher(
             queue, MonotonicClock(), self._make_timer, self._send, self._settle_unsent, options.caps
         )
+        self._retrier = Retrier(
+            options.retry, MonotonicClock(), self._make_timer, self._send_again, options.chance
+        )
+        self._leavers = Leavers(MonotonicClock(), self._make_timer)
+        self._leaving: dict[str, tuple[int | None, int | None]] = {}
         self._parse: deque[Exchange] = deque()
         self._long: deque[Exchange] = deque()
         self._in_flight: OrderedDict[Exchange, None] = OrderedDict()
@@ -119,6 +133,8 @@ class Engine:
         if not self.dispatcher.finished:
             self.interrupt("interrupted", "the run was stopped")
             self._cancel_all("the run was stopped")
+        while self.dispatcher.give_up_some(GIVEN_UP_AT_ONCE):
+            gevent.sleep(0)
         while self._parse:
             self._settle(self._parse.popleft())
         self._idle.stop()
@@ -136,20 +152,43 @@ class Engine:
             self.end_reason = name
             self.spool.event("phase", t_ns=now_ns(), name=name, reason=reason)
             self.dispatcher.stop(reason)
+        self._give_up_retries()
         self._wake_idle()
 
     # Sending and receiving: called in the hub, must not block.
 
     def _send(self, request: Request) -> None:
-        exchange = Exchange(request.record, request.payload, self._answered)
+        if request.cancel_ns is not None or request.cancel_tokens is not None:
+            self._leaving[request.record.id] = request.cancel_ns, request.cancel_tokens
+        self._send_payload(request.record, request.payload)
+
+    def _send_again(self, refused: Exchange) -> None:
+        self._send_payload(refused.record, refused.payload)
+
+    def _send_payload(self, record: Record, payload: bytes) -> None:
+        exchange = Exchange(record, payload, self._answered)
         exchange.deadline_ns = now_ns() + self.options.request_timeout_ns
         exchange.on_long = self._answer_is_long
+        exchange.keep_headers = self.options.keep_headers
         self._in_flight[exchange] = None
+        if record.id in self._leaving:
+            self._leavers.watch(exchange, *self._leaving[record.id])
         self._pool.send(exchange)
         self._wake_idle()
 
     def _answered(self, exchange: Exchange) -> None:
         del self._in_flight[exchange]
+        if self.dispatcher.stopped is None and self._retrier.takes(exchange):
+            return
+        self._is_over(exchange)
+
+    def _give_up_retries(self) -> None:
+        """No further try: rows that wait for one end as their last try did."""
+        for exchange in self._retrier.abandon():
+            self._is_over(exchange)
+
+    def _is_over(self, exchange: Exchange) -> None:
+        self._leaving.pop(exchange.record.id, None)
         self.dispatcher.answered(exchange.record)
         self._parse.append(exchange)
         if len(self._parse) > PARSE_BACKLOG:
@@ -170,12 +209,16 @@ class Engine:
             self._settle(self._parse.popleft())
         elif self._long:
             self._read_away(self._long.popleft())
-        elif self.dispatcher.stopped is None and self._queue.render_some(now_ns()):
-            pass
-        else:
+        elif not self._prepare_or_give_up():
             self._idle.stop()
             if self.dispatcher.finished and not self._parse:
                 self._done.set()
+
+    def _prepare_or_give_up(self) -> bool:
+        """Some of the rows to come; False when there is nothing to do for them now."""
+        if self.dispatcher.stopped is not None:
+            return self.dispatcher.give_up_some(GIVEN_UP_AT_ONCE)
+        return self._queue.render_some(now_ns())
 
     # Answers.
 
@@ -183,7 +226,7 @@ class Engine:
         if exchange.ending is not None or not _is_stream(exchange):
             return
         try:
-            self._read(exchange)
+            self._leavers.counted(exchange, self._read(exchange).progress)
         except ValueError as error:
             if exchange.connection is not None:
                 exchange.connection.abort(Outcome.PROTOCOL, str(error))
@@ -199,6 +242,9 @@ class Engine:
                 text = self._settle_answer(exchange)
             except ValueError as error:
                 record.outcome, record.error = Outcome.PROTOCOL, str(error)
+            except Exception as error:  # a fault of ours: it must not cost the row its record
+                record.outcome, record.error = Outcome.PROTOCOL, "the answer could not be read"
+                record.note = f"{type(error).__name__}: {error}"
         if decided is not None:
             record.outcome = decided
         self._write(record)
@@ -223,11 +269,12 @@ class Engine:
             reader = self._read(exchange)
             reader.settle(record, ended_whole=exchange.ending is Ending.WHOLE)
             return reader.text
+        if not 200 <= exchange.status < 300:
+            settle_refusal(record, exchange.status, _words_of(exchange), exchange.hints)
+            return ""
         pieces = exchange.take_pieces()
         body = b"".join(piece for _, piece in pieces)
-        if not 200 <= exchange.status < 300:
-            settle_refusal(record, exchange.status, body, exchange.hints)
-        elif exchange.ending is not Ending.WHOLE:
+        if exchange.ending is not Ending.WHOLE:
             record.outcome = Outcome.TRUNCATED
         else:
             stamp_ns = pieces[-1][0] if pieces else record.done_ns or 0
@@ -271,6 +318,7 @@ class Engine:
             self._cancel_all(f"still unanswered {seconds:g} s after the last send")
 
     def _cancel_all(self, reason: str) -> None:
+        self._give_up_retries()
         for exchange in list(self._in_flight):
             if exchange.connection is not None:
                 exchange.connection.abort(Outcome.CANCELLED, reason)
@@ -300,6 +348,15 @@ class Engine:
             "cpu_ns": int((used.ru_utime + used.ru_stime) * 1e9),
             "rss_bytes": used.ru_maxrss * 1024,
         }
+
+
+def _words_of(exchange: Exchange) -> bytes:
+    """A refusal's body; the status is its outcome even where the words cannot be decoded."""
+    try:
+        return b"".join(piece for _, piece in exchange.take_pieces())
+    except ValueError as error:
+        exchange.record.note = str(error)
+        return b""
 
 
 def _is_stream(exchange: Exchange) -> bool:

@@ -10,28 +10,21 @@ import tomllib
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from loadgen.classes import Class, check_classes, parse_cancel
 from loadgen.errors import UsageError
-from loadgen.quantity import parse_duration_ns, parse_window_ns
+from loadgen.plans import plan_text, shipped_plans
+from loadgen.quantity import Duration, Length, parse_duration_ns, parse_window_ns
 from loadgen.slo import parse_objectives
 
-Duration = Annotated[int, BeforeValidator(parse_duration_ns)]
-"""Nanoseconds; written as ``"30s"``, ``"500ms"`` or a bare number of seconds."""
-
-
-def _length(value: Any) -> str:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-Length = Annotated[str, BeforeValidator(_length)]
-"""A number of tokens or a length model, as text."""
-
 SessionMode = Literal["timestamp", "idle-gap", "think-only"]
+DURATIONS = ("request_timeout", "correlation_time", "duration", "think", "retry_backoff", "retry_max_wait", "warmup",
+             "drain_timeout")  # fmt: skip
 BURSTY = ("gamma", "weibull", "poisson-gamma")
 
 
@@ -50,11 +43,12 @@ def _option(default: Any, text: str, *flags: str, group: str, **kwargs: Any) -> 
     return Field(default=default, description=text, json_schema_extra=extra, **kwargs)
 
 
-TARGET, LOAD, SYNTH, SESSION, LIMIT, RUN = (
+TARGET, LOAD, SYNTH, SESSION, CLASSES, LIMIT, RUN = (
     "target",
     "load from a trace",
     "load from an arrival model",
     "sessions",
+    "classes of requests, cancellations and retries",
     "limits and objectives",
     "the run",
 )
@@ -63,15 +57,18 @@ TARGET, LOAD, SYNTH, SESSION, LIMIT, RUN = (
 class Plan(BaseModel):
     """What `loadgen run` does, resolved. Times are integer nanoseconds."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     base_url: str | None = _option(None, "the endpoint's root (a trailing /v1 is accepted)", group=TARGET)
-    endpoint: str = _option("chat", "what to ask: chat or completions", group=TARGET)
+    endpoint: str = _option("chat", "what to ask", group=TARGET)
     model: str | None = _option(
         None, "model name (default: the only one that /v1/models lists)", group=TARGET
     )
     api_key_file: Path | None = _option(None, "file with the key (else OPENAI_API_KEY)", group=TARGET)
     header: dict[str, str] = _option({}, "further request header K=V; may be repeated", group=TARGET)
+    keep_header: list[str] = _option(
+        [], "keep this header of each answer in its record; may be repeated", group=TARGET
+    )
     extra_body: dict[str, Any] = _option({}, "JSON object merged into each request's body", group=TARGET)
     ignore_eos: bool = _option(False, "ask the server to generate the full output length", group=TARGET)
     request_timeout: Duration = _option(
@@ -142,6 +139,34 @@ class Plan(BaseModel):
         False, "later turns hold the real questions and answers before them", group=SESSION
     )
 
+    classes: list[Class] = _option(
+        [], "NAME:share=0.2,priority=0,slo=ttft@p99=800ms,… ([[class]] in a plan file); may be repeated",
+        "--class", group=CLASSES, alias="class",
+    )  # fmt: skip
+    class_share: str | None = _option(
+        None, "NAME=SHARE over that class's own share; the others keep their proportions", group=CLASSES
+    )
+    cancel: str | None = _option(
+        None,
+        "leave some requests: SHARE@TIME or SHARE@Ntokens, as 0.1@2s (a class's own wins)",
+        group=CLASSES,
+    )
+    retries: int = _option(
+        0, "tries after a refusal (429, 503) or a failed connection; the row stays one record",
+        group=CLASSES, ge=0,
+    )  # fmt: skip
+    retry_backoff: Duration = _option(
+        parse_duration_ns("1s"), "wait before the first of them, doubled for each further one", group=CLASSES
+    )
+    retry_max_wait: Duration = _option(
+        parse_duration_ns("60s"), "longest of these waits, whatever Retry-After says", group=CLASSES
+    )
+    retry_jitter: float = _option(
+        0.5, "share of a wait that is drawn at random (0: all clients come back together)",
+        group=CLASSES, ge=0, le=1,
+    )  # fmt: skip
+    ignore_retry_after: bool = _option(False, "back off by our own clock alone", group=CLASSES)
+
     max_concurrency: int | None = _option(
         None, "cap on requests in flight; waiting is 'held'", group=LIMIT, ge=1
     )
@@ -170,8 +195,17 @@ class Plan(BaseModel):
         _check_load(self)
         _check_shape(self)
         _check_words(self)
-        parse_objectives(self.slo)
+        check_classes(self, arrival=self.arrival is not None, rate=self.request_rate)
+        if self.cancel is not None:
+            parse_cancel(self.cancel)
+        parse_objectives(self.objectives)
         return self
+
+    @property
+    def objectives(self) -> list[str]:
+        """The service levels of all and of each class, as `loadgen.slo` reads them; each text once."""
+        own = [text for one in self.classes for text in one.objectives]
+        return list(dict.fromkeys([*self.slo, *own]))
 
 
 def _check_target(plan: Plan) -> None:
@@ -195,7 +229,7 @@ def _check_load(plan: Plan) -> None:
         parse_window_ns(plan.window)
     if plan.trace is None and (plan.window or plan.max_requests or plan.speedup != 1 or plan.step):
         raise UsageError("--window, --speedup, --step and --max-requests need --trace")
-    if plan.arrival is not None and plan.request_rate is None:
+    if plan.arrival is not None and plan.request_rate is None and not plan.classes:
         raise UsageError("--arrival needs --request-rate")
     if plan.arrival is not None and plan.num_requests is None and plan.duration is None:
         raise UsageError("--arrival needs --num-requests or --duration")
@@ -229,7 +263,10 @@ def _check_shape(plan: Plan) -> None:
 
 def _check_words(plan: Plan) -> None:
     """The little languages of the load, read for their faults alone (imported late: numpy is slow to load)."""
-    if not (plan.step or plan.input_len or plan.output_len or plan.profile or plan.prefix_tree):
+    lengths = [(name, text) for one in (plan, *plan.classes) for name in ("input_len", "output_len")
+               if (text := getattr(one, name)) is not None]  # fmt: skip
+    profiles = [text for text in (plan.profile, *(one.profile for one in plan.classes)) if text is not None]
+    if not (plan.step or lengths or profiles or plan.prefix_tree):
         return
     from traces.lengths import parse_length
     from traces.prefixes import parse_tree
@@ -238,12 +275,10 @@ def _check_words(plan: Plan) -> None:
 
     checks: list[tuple[str, Any, list[str]]] = [
         ("step", parse_step, plan.step),
-        ("input-len", parse_length, [plan.input_len] if plan.input_len is not None else []),
-        ("output-len", parse_length, [plan.output_len] if plan.output_len is not None else []),
+        *((name.replace("_", "-"), parse_length, [text]) for name, text in lengths),
         ("prefix-tree", parse_tree, [plan.prefix_tree] if plan.prefix_tree is not None else []),
     ]
-    if plan.profile is not None and not plan.profile.startswith("trace:"):
-        checks.append(("profile", parse_profile, [plan.profile]))
+    checks.append(("profile", parse_profile, [text for text in profiles if not text.startswith("trace:")]))
     for name, parse, texts in checks:
         for text in texts:
             try:
@@ -270,6 +305,9 @@ def build_plan(options: Mapping[str, Any], plan_file: Path | None = None) -> Pla
     Raises UsageError naming the key, its value and what is allowed.
     """
     values = {**(read_plan_file(plan_file) if plan_file else {}), **options}
+    if "class" in values:  # the file's [[class]]; the command line's --class replaces them all
+        values.setdefault("classes", values.pop("class"))
+        values.pop("class", None)
     try:
         return Plan.model_validate(values)
     except ValidationError as problems:
@@ -277,11 +315,17 @@ def build_plan(options: Mapping[str, Any], plan_file: Path | None = None) -> Pla
 
 
 def read_plan_file(path: Path) -> dict[str, Any]:
-    """A TOML plan's keys. Raises UsageError when there is no such file or it is no TOML."""
+    """A TOML plan's keys; of a plan that comes with the program where *path* is its name.
+
+    Raises UsageError when there is no such file or it is no TOML.
+    """
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(plan_text(path))
     except OSError as error:
-        raise UsageError(f"cannot read plan {path}: {os.strerror(error.errno or 0)}") from None
+        words, known = os.strerror(error.errno or 0), ", ".join(shipped_plans())
+        raise UsageError(
+            f"cannot read plan {path}: {words} (plans that come with loadgen: {known})"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not TOML: {error}") from None
 
@@ -290,6 +334,8 @@ def _first_problem(problems: ValidationError, plan_file: Path | None) -> str:
     first = problems.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"])
     where = f"{plan_file}: " if plan_file else ""
+    if first["type"] == "extra_forbidden" and len(first["loc"]) > 1:
+        return f"{where}unknown plan key {key!r}"
     if first["type"] == "extra_forbidden":
         known = ", ".join(sorted(Plan.model_fields))
         return f"{where}unknown plan key {key!r} (known: {known})"
@@ -299,9 +345,14 @@ def _first_problem(problems: ValidationError, plan_file: Path | None) -> str:
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """The resolved plan as plan.json keeps it: JSON types, ``_ns`` names for durations, no secrets."""
     row: dict[str, Any] = plan.model_dump(mode="json")
-    for name in ("request_timeout", "correlation_time", "duration", "think", "warmup", "drain_timeout"):
+    for name in DURATIONS:
         row[f"{name}_ns"] = row.pop(name)
     row["header"] = {name: _masked(name, value) for name, value in plan.header.items()}
+    row["slo"] = plan.objectives
+    for kept, one in zip(row["classes"], plan.classes, strict=True):
+        kept["header"] = {name: _masked(name, value) for name, value in one.headers.items()}
+        for name in ("correlation_time", "start", "duration"):
+            kept[f"{name}_ns"] = kept.pop(name)
     orjson.dumps(row)
     return row
 

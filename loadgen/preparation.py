@@ -12,7 +12,7 @@ from typing import Any
 
 from gevent.event import Event
 
-from loadgen import __version__
+from loadgen import __version__, calibration
 from loadgen.breaker import Breaker
 from loadgen.clients import CLIENTS
 from loadgen.clients.dialect import Dialect
@@ -22,15 +22,18 @@ from loadgen.dispatch import Caps
 from loadgen.endpoint import EndpointFacts, Prober, probe_endpoint
 from loadgen.engine import Engine, EngineOptions
 from loadgen.errors import UsageError
+from loadgen.net.batched import PAUSE_NS, BatchedReads
 from loadgen.net.pool import Pool
 from loadgen.net.stamps import StampClock
 from loadgen.net.target import Target, TlsOptions, resolve_target
 from loadgen.plan import Plan, is_loopback, plan_to_json
 from loadgen.prompts import Followers, Prompts, PromptWriter, RenderedAhead, RequestWriter
 from loadgen.record import Record
+from loadgen.retrying import chance_of, rule_of
 from loadgen.rundir import anchor_to_json, host_facts, new_run_directory, versions, write_plan
 from loadgen.schedule import Schedule, Survey
 from loadgen.spool import Spool
+from loadgen.telling import ClassPools, Endpoint, class_writer, own_urls
 from loadgen.workload import schedule_of
 
 OPEN_AHEAD_MOST = 256
@@ -50,6 +53,8 @@ class Prepared:
     engine: Engine
     run_id: str
     content: dict[str, Any]
+    warning: str | None = None
+    """What this machine's calibration says against the plan."""
     failure: Exception | None = None
     over: Event = field(default_factory=Event)
 
@@ -66,6 +71,8 @@ class Prepared:
             engine.spool.open({"worker": "0", **kept, "pid": os.getpid(), "t0_ns": t0_ns, "anchor": anchor})
         except OSError as error:
             raise UsageError(f"cannot write {engine.spool.path}: {error.strerror}") from None
+        if self.warning is not None:
+            engine.spool.event("warning", t_ns=time.monotonic_ns(), text=self.warning)
         engine.run(t0_ns)
 
 
@@ -102,15 +109,21 @@ def carried_joints(plan: Plan, dialect: Dialect) -> tuple[bytes, bytes] | None:
     return dialect.joints
 
 
-def check_target(plan: Plan) -> None:
-    """Refuse a run without a target, or at a machine that nobody has said is theirs."""
+def check_consent(plan: Plan) -> None:
+    """Refuse to send without a target, or at a machine that nobody has said is theirs."""
     if plan.base_url is None:
         raise UsageError("no endpoint: name one with --base-url")
-    if not plan.i_own_this_endpoint and not is_loopback(plan.base_url):
+    far = [url for url in (plan.base_url, *own_urls(plan)) if not is_loopback(url)]
+    if far and not plan.i_own_this_endpoint:
         raise UsageError(
-            f"{plan.base_url} is not on this machine: a load test can take it down. "
+            f"{far[0]} is not on this machine: a load test can take it down. "
             "Say --i-own-this-endpoint if it is yours to test"
         )
+
+
+def check_target(plan: Plan) -> None:
+    """Refuse a run that has no target, no consent or no load."""
+    check_consent(plan)
     if plan.trace is None and plan.arrival is None and plan.concurrency is None:
         raise UsageError("no load: name a --trace, an --arrival model or a --concurrency")
 
@@ -169,7 +182,8 @@ def prepare(plan: Plan) -> Prepared:
     run_id, salt = secrets.token_hex(4), plan.salt or secrets.token_hex(8)
     prompts = PromptWriter(salt, facts.overhead)
     talk = Conversations(prompts, joints) if joints is not None else None
-    writer = request_writer(plan, target, facts, headers, talk or prompts)
+    others = {url: _endpoint(plan, url, headers, tls, salt) for url in own_urls(plan)}
+    writer = class_writer(plan, headers, Endpoint(target, facts, talk or prompts), others, request_writer)
     followers: Followers = "settled" if talk else "soon" if schedule.together else "ahead"
     queue = RenderedAhead(schedule.rows(), writer, run_id, followers=followers)
     stamps = StampClock(measure_anchor)
@@ -185,6 +199,7 @@ def prepare(plan: Plan) -> Prepared:
         "scheduled": survey.requests if survey else None,
         "schedule": schedule.describe(survey),
         "endpoint": facts.to_json(),
+        **({"endpoints": {url: other.facts.to_json() for url, other in others.items()}} if others else {}),
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     spool = Spool(directory / "records-0.jsonl")
@@ -195,10 +210,43 @@ def prepare(plan: Plan) -> Prepared:
         drain_timeout_ns=plan.drain_timeout,
         open_ahead=_open_ahead(plan, survey),
         breaker=Breaker(plan.breaker_error_rate),
+        retry=rule_of(plan),
+        chance=chance_of(plan),
+        keep_headers=frozenset(name.lower().encode() for name in plan.keep_header),
         on_answer_text=talk.answered if talk else None,
     )
-    engine = Engine(options, queue, Pool(target, stamps, plan.reuse), stamps, spool)
-    return Prepared(plan, directory, schedule, survey, facts, engine, run_id, content)
+    pool: Pool | ClassPools
+    reads = BatchedReads(PAUSE_NS)
+    pool = default = Pool(target, stamps, plan.reuse, reads)
+    if others:
+        pools = {url: Pool(other.target, stamps, plan.reuse, reads) for url, other in others.items()}
+        own = {one.name: (url, pools[url]) for one in plan.classes if (url := one.base_url) is not None}
+        pool = ClassPools(default, plan.base_url, own)
+    engine = Engine(options, queue, pool, stamps, spool)
+    return Prepared(
+        plan, directory, schedule, survey, facts, engine, run_id, content, beyond_calibration(survey)
+    )
+
+
+def beyond_calibration(survey: Survey | None, workers: int = 1) -> str | None:
+    """A warning where the plan asks more than this machine was found to generate; None where nobody knows."""
+    if survey is None or survey.requests == 0:
+        return None
+    known = calibration.load()
+    if known is None:
+        return None
+    return known.warning(survey.peak_rate_per_s, survey.output_tokens / survey.requests, workers)
+
+
+def _endpoint(plan: Plan, url: str, headers: dict[str, str], tls: TlsOptions, salt: str) -> Endpoint:
+    """A class's own endpoint, asked what it is. The model is the class's, or the only one it lists."""
+    target = resolve_target(url, tls)
+    models = [one.model for one in plan.classes if one.base_url == url and one.model is not None]
+    asked = plan.model_copy(
+        update={"base_url": url, "model": models[0] if models else plan.model, "classes": []}
+    )
+    facts = probe_endpoint(Prober(target, headers, url), asked, dialect_of(plan))
+    return Endpoint(target, facts, PromptWriter(salt, facts.overhead))
 
 
 def _open_ahead(plan: Plan, survey: Survey | None) -> int:

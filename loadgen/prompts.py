@@ -12,7 +12,9 @@ import hashlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
+from itertools import chain, islice
 from typing import Any, Literal, Protocol
 
 import orjson
@@ -24,20 +26,62 @@ from loadgen.schedule import ScheduleRow
 
 WORDS_IN_LIST = 4096
 
+WORD_BY_WORD = 64
+"""The words at a text's beginning that are chosen one by one: no two texts share them, and so no prefix."""
+
+PHRASE_WORDS, PHRASES = 128, 1024
+
+SLICE_WORDS = 4096
+"""Words joined in one go: a prompt of 1 MB made at once would hold every due send up for milliseconds."""
+SLICE_PHRASES = SLICE_WORDS // PHRASE_WORDS
+
 
 class Words:
-    """The word list as a table of 65,536 entries: two bytes of hash choose a word, each with equal chance."""
+    """The word list as a table of 65,536 entries: two bytes of hash choose a word, each with equal chance.
+
+    Beyond its first `WORD_BY_WORD` words a text is made of phrases, each chosen by two bytes out of `PHRASES` made
+    from the same list: a prompt of 64K tokens would else cost many times what sending it does. Prefix caches, which
+    know a block by all that stands before it, cannot find a phrase again.
+    """
 
     def __init__(self) -> None:
-        words = files("loadgen").joinpath("words.txt").read_bytes().split()
-        if len(words) != WORDS_IN_LIST:
-            raise ValueError(f"words.txt holds {len(words)} words, not {WORDS_IN_LIST}")
-        self._table = [b" " + word for word in words] * (65536 // WORDS_IN_LIST)
+        self._table, self._phrases = _tables()
 
     def text(self, key: bytes, count: int) -> bytes:
-        """*count* words chosen by *key*, each with its leading space."""
-        choice = memoryview(hashlib.shake_128(key).digest(2 * count)).cast("H")
-        return b"".join(map(self._table.__getitem__, choice))
+        """*count* words chosen by *key*, each with its leading space; fewer words are the beginning of more."""
+        return b"".join(self.slices(key, count))
+
+    def slices(self, key: bytes, count: int) -> Iterator[bytes]:
+        """As `text`, in pieces of at most `SLICE_WORDS` words, each made when it is asked for."""
+        if count <= WORD_BY_WORD:
+            yield b"".join(map(self._table.__getitem__, _choices(key, count)))
+            return
+        whole, part = divmod(count - WORD_BY_WORD, PHRASE_WORDS)
+        choices = _choices(key, WORD_BY_WORD + whole + 1)
+        phrases = self._phrases
+        yield b"".join(map(self._table.__getitem__, choices[:WORD_BY_WORD]))
+        for at in range(WORD_BY_WORD, WORD_BY_WORD + whole, SLICE_PHRASES):
+            yield b"".join(
+                map(phrases.__getitem__, choices[at : min(at + SLICE_PHRASES, WORD_BY_WORD + whole)])
+            )
+        if part:
+            yield b" ".join(phrases[choices[-1]].split(b" ", part + 1)[: part + 1])
+
+
+@cache
+def _tables() -> tuple[list[bytes], list[bytes]]:
+    """Words and phrases, 65,536 entries each. Made before a run begins: it takes some 20 ms."""
+    words = files("loadgen").joinpath("words.txt").read_bytes().split()
+    if len(words) != WORDS_IN_LIST:
+        raise ValueError(f"words.txt holds {len(words)} words, not {WORDS_IN_LIST}")
+    table = [b" " + word for word in words] * (65536 // WORDS_IN_LIST)
+    chosen = iter(map(table.__getitem__, _choices(b"phrases", PHRASES * PHRASE_WORDS)))
+    phrases = [b"".join(islice(chosen, PHRASE_WORDS)) for _ in range(PHRASES)]
+    return table, phrases * (65536 // PHRASES)
+
+
+def _choices(key: bytes, count: int) -> memoryview[int]:
+    return memoryview(hashlib.shake_128(key).digest(2 * count)).cast("H")
 
 
 class PromptWriter:
@@ -48,23 +92,41 @@ class PromptWriter:
         self._salt = salt.encode()
         self._overhead = overhead
         self._streams: dict[str, tuple[int, int]] = {}
+        self._begun: tuple[ScheduleRow, list[bytes], Iterator[bytes]] | None = None
 
     def text(self, row: ScheduleRow) -> bytes:
         """The row's prompt: its blocks' shared text first, its own words for the rest."""
+        begun = self._begun
+        if begun is not None and begun[0] is row:
+            self._begun = None
+            return b"".join((*begun[1], *begun[2]))
+        return b"".join(self._slices(row))
+
+    def text_ahead(self, row: ScheduleRow) -> bool:
+        """Make one more slice of the row's prompt, which `text` then need not; False: nothing is left of it."""
+        if self._begun is None:
+            self._begun = row, [], self._slices(row)
+        if self._begun[0] is not row:
+            return False
+        made = next(self._begun[2], None)
+        if made is not None:
+            self._begun[1].append(made)
+        return made is not None
+
+    def _slices(self, row: ScheduleRow) -> Iterator[bytes]:
         wanted = max(1, row.n_input - self._overhead)
-        parts: list[bytes] = []
         if row.hash_ids and row.block_size:
             for block in row.hash_ids:
                 size = min(row.block_size, wanted)
                 if size <= 0:
                     break
-                parts.append(self._words.text(b"%s/block/%d" % (self._salt, block), size))
+                yield from self._words.slices(b"%s/block/%d" % (self._salt, block), size)
                 wanted -= size
         elif row.session is not None:
-            return self._words.text(self._stream(row), wanted)
+            yield from self._words.slices(self._stream(row), wanted)
+            return
         if wanted > 0:
-            parts.append(self.own(row, wanted))
-        return b"".join(parts)
+            yield from self._words.slices(b"%s/row/%d" % (self._salt, row.index), wanted)
 
     def _stream(self, row: ScheduleRow) -> bytes:
         """The key of a session's one sequence of words, of which its turns are ever longer beginnings.
@@ -90,11 +152,24 @@ class PromptWriter:
         return self._words.text(b"%s/answer/%d" % (self._salt, index), count)
 
 
+class Writer(Protocol):
+    """Rows to bytes on the wire."""
+
+    def write(self, row: ScheduleRow, request_id: str) -> bytes:
+        """The request's head and body."""
+
+    def write_ahead(self, row: ScheduleRow) -> bool:
+        """Make a small part of what `write` needs for the row; False: there is no more of it."""
+
+
 class Prompts(Protocol):
     """What makes a row's prompt: JSON-safe bytes."""
 
     def text(self, row: ScheduleRow) -> bytes:
         """The row's prompt."""
+
+    def text_ahead(self, row: ScheduleRow) -> bool:
+        """Make a part of it now, of a few thousand words; False: nothing is left to be made ahead."""
 
 
 @dataclass(slots=True)
@@ -109,6 +184,8 @@ class Request:
     think_ns: int | None = None
     row: ScheduleRow | None = None
     last: bool = False
+    cancel_ns: int | None = None
+    cancel_tokens: int | None = None
 
 
 class RequestWriter:
@@ -123,6 +200,10 @@ class RequestWriter:
         self._before, self._after = before, after[:-1]
         self._head = head
         self._prompts = prompts
+
+    def write_ahead(self, row: ScheduleRow) -> bool:
+        """Make a small part of what `write` needs for the row; False: there is no more of it."""
+        return self._prompts.text_ahead(row)
 
     def write(self, row: ScheduleRow, request_id: str) -> bytes:
         """The request's head and body, ready to be sent as they are."""
@@ -145,8 +226,9 @@ Followers = Literal["ahead", "soon", "settled"]
 class RenderedAhead:
     """Requests in due order, rendered some seconds ahead in slices that never block the loop for long.
 
-    ``render_some`` renders one request and says whether there is reason to go on; ``pop`` renders at once
-    what should have been rendered before: that lateness is the generator's own and shows as lag.
+    ``render_some`` renders one request, or a slice of a long one, and says whether there is reason to go on;
+    ``pop`` renders at once what should have been rendered before: that lateness is the generator's own and shows
+    as lag.
 
     *followers* says when a session's later turns are rendered: ``ahead`` as all others; ``soon``, in an idle
     moment after the turn before was sent, so that a long session waits as rows and not as bytes; ``settled``,
@@ -156,7 +238,7 @@ class RenderedAhead:
     def __init__(
         self,
         rows: Iterator[ScheduleRow],
-        writer: RequestWriter,
+        writer: Writer,
         run_id: str,
         look_ahead: tuple[int, int, int] = (2_000_000_000, 64_000_000, 4096),
         followers: Followers = "ahead",
@@ -167,6 +249,7 @@ class RenderedAhead:
         self._bytes = 0
         self._followers = followers
         self._begun: set[str] = set()
+        self._next: ScheduleRow | None = None
         self._soon: deque[Request] = deque()
         self.exhausted = False
 
@@ -176,14 +259,19 @@ class RenderedAhead:
             request.record.due_ns += t0_ns - self._t0_ns
         self._t0_ns = t0_ns
 
-    def _render_next(self) -> bool:
-        row = next(self._rows, None)
+    def _render_next(self, *, sliced: bool = False) -> bool:
+        row = self._next or next(self._rows, None)
         if row is None:
             self.exhausted = True
             return False
+        self._next = row
+        now = row.session is None or self._followers == "ahead"
+        if sliced and now and row.n_input > SLICE_WORDS and self._writer.write_ahead(row):
+            return True
+        self._next = None
         record = new_record(row, self._run_id)
         record.due_ns += self._t0_ns
-        request = Request(record, b"", row.think_ns, row, row.last)
+        request = Request(record, b"", row.think_ns, row, row.last, row.cancel_ns, row.cancel_tokens)
         if not self._follows(row):
             self.complete(request)
             self._bytes += len(request.payload)
@@ -224,7 +312,7 @@ class RenderedAhead:
             return False
         if ready and ready[-1].record.due_ns > now_ns + self._ahead_ns:
             return False
-        return self._render_next()
+        return self._render_next(sliced=True)
 
     def peek(self) -> Request | None:
         """The next request, rendered now if need be; None when all rows are gone."""
@@ -244,7 +332,8 @@ class RenderedAhead:
         """The records of all rows not yet taken, unrendered ones included; afterwards nothing is left."""
         while self._ready:
             yield self._ready.popleft().record
-        for row in self._rows:
+        begun, self._next = self._next, None
+        for row in chain([begun] if begun else [], self._rows):
             record = new_record(row, self._run_id)
             record.due_ns += self._t0_ns
             yield record

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
 
 from loadgen.errors import UsageError
 
@@ -48,3 +51,14 @@ def format_ns(value_ns: float) -> str:
         if abs(value_ns) >= size and not (unit == "min" and abs(value_ns) < 120e9):
             return f"{value_ns / size:.3g} {unit}"
     return f"{value_ns:.0f} ns"
+
+
+def _length(value: Any) -> str:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Duration = Annotated[int, BeforeValidator(parse_duration_ns)]
+"""Nanoseconds; written as ``"30s"``, ``"500ms"`` or a bare number of seconds."""
+
+Length = Annotated[str, BeforeValidator(_length)]
+"""A number of tokens or a length model, as text."""

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+PLANNED = "planned: "
+"""How the error of a request begins that its client left as the plan said."""
+
 RECORDS_FORMAT = "loadgen.records"
 RECORDS_VERSION = 1
 
@@ -50,7 +53,11 @@ class Record:
     together, see *coalesced*). ``chunk_tokens`` holds the tokens each chunk carried where the server reported
     usage continuously, else ``None``. ``n_output`` is the server's usage where it gave one
     (``n_output_source`` "usage"), else the number of content chunks ("chunks"): an estimate.
-    ``lag`` is not stored: it is ``taken_ns - due_ns - held_ns``.
+    ``queue_ns`` is the server's own word on how long the request waited for service (vLLM's per-request metrics).
+    Where a refused request was tried again the instants from ``sent_ns`` on are the last try's, and ``attempts``
+    holds each earlier one: ``sent_ns``, ``done_ns``, ``outcome``, ``status`` and the ``wait_ns`` after it.
+    ``body_ns`` (the answer's first byte after its head) and ``answer_headers`` are there only where headers were
+    asked to be kept. ``lag`` is not stored: it is ``taken_ns - due_ns - held_ns``.
     """
 
     id: str
@@ -66,6 +73,7 @@ class Record:
     sent_ns: int | None = None
     sent_end_ns: int | None = None
     headers_ns: int | None = None
+    body_ns: int | None = None
     first_ns: int | None = None
     first_output_ns: int | None = None
     last_ns: int | None = None
@@ -87,6 +95,9 @@ class Record:
     session: str | None = None
     turn: int | None = None
     endpoint: str | None = None
+    queue_ns: int | None = None
+    attempts: list[dict[str, Any]] | None = None
+    answer_headers: dict[str, str] | None = None
 
     @property
     def lag_ns(self) -> int | None:
@@ -95,8 +106,8 @@ class Record:
 
 
 OPTIONAL_FIELDS = (
-    "connect_start_ns", "connect_end_ns", "tls_end_ns", "first_output_ns", "chunk_tokens", "n_cached",
-    "status", "error", "note", "session", "turn", "endpoint",
+    "connect_start_ns", "connect_end_ns", "tls_end_ns", "body_ns", "first_output_ns", "chunk_tokens", "n_cached",
+    "status", "error", "note", "session", "turn", "endpoint", "queue_ns", "attempts", "answer_headers",
 )  # fmt: skip
 """Left out of a line when ``None``; every other field is always written, ``null`` where nothing is known."""
 

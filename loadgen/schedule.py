@@ -36,6 +36,12 @@ class ScheduleRow(NamedTuple):
     block_size: int | None = None
     last: bool = False
     """No later turn of the session follows (said where sessions stand together or answers are carried)."""
+    priority: int | None = None
+    """The class's, for engines in virtual time; how a real one is told is the class's own matter."""
+    cancel_ns: int | None = None
+    """The client leaves so long after sending."""
+    cancel_tokens: int | None = None
+    """The client leaves when it has so many output tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,8 @@ def survey(rows: Iterable[ScheduleRow], *, together: bool = False) -> Survey:
         count += 1
         n_input += row.n_input
         n_output += row.n_output
-        digest.update(orjson.dumps(row[1:10]))
+        leaves = row.cancel_ns is not None or row.cancel_tokens is not None
+        digest.update(orjson.dumps((*row[1:10], row.cancel_ns, row.cancel_tokens) if leaves else row[1:10]))
         if together and session is not None and row.session == session:
             continue
         session = row.session
@@ -118,3 +125,9 @@ def survey(rows: Iterable[ScheduleRow], *, together: bool = False) -> Survey:
     span = last - first
     rate = (timed - 1) * NS_PER_S / span if span else None
     return Survey(count, n_input, n_output, span, rate, peak, digest.hexdigest())
+
+
+def chance(*keys: object) -> float:
+    """A number in [0, 1) that the keys alone decide, evenly spread over keys."""
+    digest = hashlib.blake2b("/".join(map(str, keys)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest) / 2**64

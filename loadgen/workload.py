@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.class_streams import class_plans, dressed, superposed
 from loadgen.errors import UsageError
 from loadgen.plan import Plan
 from loadgen.quantity import parse_window_ns
@@ -33,10 +34,12 @@ DRAWN_AT_ONCE = 1024
 def schedule_of(plan: Plan) -> Schedule:
     """The schedule that *plan* asks for. Raises traces.errors.TraceError for a trace that cannot be read."""
     if plan.trace is not None:
-        return _from_trace(plan)
-    if plan.arrival is not None:
-        return _from_model(plan)
-    return _from_slots(plan)
+        found = _from_trace(plan)
+    elif plan.arrival is not None:
+        found = _from_classes(plan) if plan.classes else _from_model(plan)
+    else:
+        found = _from_slots(plan)
+    return dressed(plan, found)
 
 
 def stand_together(plan: Plan) -> bool:
@@ -146,6 +149,27 @@ def _from_model(plan: Plan) -> Schedule:
     return _with_sessions(
         plan, f"model: {plan.arrival}", [{**step, **recipe.parameters, **_shape(plan)}], rows
     )
+
+
+def _from_classes(plan: Plan) -> Schedule:
+    """Each class's own stream of arrivals and lengths, superposed."""
+    plans = class_plans(plan)
+    recipes = {name: _recipe(one) for name, one in plans.items()}
+
+    def rows() -> Iterator[ScheduleRow]:
+        streams = {name: synth(recipe) for name, recipe in recipes.items()}
+        starts = {one.name: one.start or 0 for one in plan.classes}
+        merged = islice(superposed(streams, starts), plan.num_requests)
+        return (_row(index, row) for index, row in enumerate(merged))
+
+    for recipe in recipes.values():
+        synth(recipe)
+    steps = [
+        {"step": "arrival", "class": name, "model": one.arrival, "rate_per_s": one.request_rate, "seed": one.seed,
+         **recipes[name].parameters, **_shape(one)}
+        for name, one in plans.items()
+    ]  # fmt: skip
+    return _with_sessions(plan, f"models: {', '.join(plans)}", steps, rows)
 
 
 def _from_slots(plan: Plan) -> Schedule:

@@ -1,9 +1,13 @@
 """Questions about a deployment: each sends what it must and judges what came back."""
 
 from scenarios.benchmark import BENCHMARK
+from scenarios.envoy_payload import ENVOY_PAYLOAD
+from scenarios.priority_inversion import PRIORITY_INVERSION
 from scenarios.scenario import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
     BENCHMARK.name: BENCHMARK,
+    PRIORITY_INVERSION.name: PRIORITY_INVERSION,
+    ENVOY_PAYLOAD.name: ENVOY_PAYLOAD,
 }
 """By name. Another question is one more file and one more line here."""

@@ -36,7 +36,7 @@ class Context:
 
     ``endpoints``: base URL by the name that the scenario gave it. ``simulated``: those that are the built-in
     simulator, started for this run. ``consent``: the user said that the endpoints are theirs to test.
-    ``say`` tells a person how far it is.
+    ``say`` tells a person how far it is. ``allow_hooks``: the user said that commands in settings may run.
     """
 
     endpoints: Mapping[str, str]
@@ -45,6 +45,7 @@ class Context:
     simulated: frozenset[str] = frozenset()
     consent: bool = False
     say: Callable[[str], None] = lambda _: None
+    allow_hooks: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Scenario:
     """A question about a deployment.
 
     ``endpoints``: what each endpoint that it needs stands for, by name; a missing one is replaced by the
-    built-in simulator, started with the options that ``simulators`` has for the name.
+    built-in simulator, started with the options that ``simulators`` has for the name. ``alone``: endpoints that
+    may be named without the others. ``needs_endpoints``: whether any is asked under these settings.
     """
 
     name: str
@@ -62,6 +64,8 @@ class Scenario:
     settings: Mapping[str, Setting]
     run: Callable[[Context], Finding]
     simulators: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    alone: frozenset[str] = frozenset()
+    needs_endpoints: Callable[[Mapping[str, Any]], bool] = lambda _: True
 
     def settings_from(self, texts: Mapping[str, str]) -> dict[str, Any]:
         """The defaults with *texts* over them. Raises UsageError naming an unknown setting and the choices."""

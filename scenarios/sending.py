@@ -38,7 +38,8 @@ class Sent:
 
 
 def send(context: Context, endpoint: str, options: Mapping[str, Any], *, name: str | None = None) -> Sent:
-    """Run *options* (names as in a plan file; None and False: not given) at the endpoint of that name.
+    """Run *options* (names as in a plan file; None and False: not given) at the endpoint of that name; of a list
+    each value is given.
 
     The run's directory is ``out/<name>`` (default: the endpoint's). After a Ctrl-C the code is 130: send no more
     then. Raises the child's own error where it left
@@ -52,7 +53,11 @@ def send(context: Context, endpoint: str, options: Mapping[str, Any], *, name: s
         if value is None or value is False:
             continue
         flag = f"--{key.replace('_', '-')}"
-        command += [flag] if value is True else [flag, str(value)]
+        if value is True:
+            command.append(flag)
+        else:
+            for one in value if isinstance(value, list) else [value]:
+                command += [flag, str(one)]
     code, words = _run(command, context.say)
     try:
         return Sent(directory, code, orjson.loads((directory / "summary.json").read_bytes()))

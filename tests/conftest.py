@@ -6,6 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)  # a busy machine's slowness is no law broken
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadgen.analysis.metrics import (
-    GENERATORS_OWN,
+    asked_of_endpoint,
     durations_ns,
     icl_blocks,
     itl_blocks,
@@ -69,7 +69,7 @@ def judge_gate(rows: Rows, measured: Mask, objective: Objective) -> GateResult:
     so that failures do not enter there.
     """
     mine = measured if objective.class_name is None else measured & rows.of_class(objective.class_name)
-    asked = mine & ~rows.outcome(*GENERATORS_OWN)
+    asked = mine & asked_of_endpoint(rows)
     ok = asked & rows.outcome(Outcome.OK)
     failures = int((asked & ~ok).sum())
     q = objective.quantile or 1.0

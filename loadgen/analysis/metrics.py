@@ -18,13 +18,21 @@ import numpy as np
 
 from loadgen.analysis.rows import NONE, Floats, Ints, Mask, Rows
 from loadgen.analysis.spread import Block
-from loadgen.record import Outcome
+from loadgen.record import PLANNED, Outcome
 
 BLOCK_GAPS = 1 << 20
 """Gaps visited at once."""
 
 GENERATORS_OWN = (Outcome.NOT_SENT, Outcome.LOST)
 """Outcomes that say nothing of the endpoint: the row was not asked, or its record is gone."""
+
+
+def asked_of_endpoint(rows: Rows) -> Mask:
+    """Rows whose outcome is the endpoint's doing: asked of it, and not left by a client as planned."""
+    errors = rows.texts["error"]
+    planned = [code for code, word in enumerate(errors.words) if word.startswith(PLANNED)]
+    left = rows.outcome(Outcome.CANCELLED) & np.isin(errors.codes, planned)
+    return ~rows.outcome(*GENERATORS_OWN) & ~left
 
 
 def lag_ns(rows: Rows) -> Floats:

@@ -8,7 +8,7 @@ from loadgen.analysis.confidence import due_ordered, gap_series
 from loadgen.analysis.goodput import meets_bounds
 from loadgen.analysis.intervals import Series
 from loadgen.analysis.load import Run
-from loadgen.analysis.metrics import GENERATORS_OWN, durations_ns, mean_itl_ns
+from loadgen.analysis.metrics import asked_of_endpoint, durations_ns, mean_itl_ns
 from loadgen.analysis.rows import Floats, Ints, Mask
 from loadgen.record import Outcome
 from loadgen.slo import Objective, parse_objectives
@@ -66,7 +66,7 @@ class Pair:
     def _share(self, side: int, name: str) -> Series:
         rows, order = (self.a, self.b)[side].rows, self._orders[side]
         value = self._met[side] if name == "attainment" else ~rows.outcome(Outcome.OK)
-        asked = ~rows.outcome(*GENERATORS_OWN)
+        asked = asked_of_endpoint(rows)
         return _series(np.where(asked, value, np.nan)[order])
 
     def _counted(self, side: int, name: str, end_ns: int) -> Series:

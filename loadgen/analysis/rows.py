@@ -26,7 +26,7 @@ INSTANTS = (
 )  # fmt: skip
 COUNTS = (
     "index", "held_ns", "n_input_asked", "n_output_asked", "n_input", "n_output", "n_cached", "status",
-    "retries", "turn",
+    "retries", "turn", "queue_ns",
 )  # fmt: skip
 TEXTS = ("outcome", "class", "clock", "n_output_source", "finish_reason", "error", "session", "endpoint")
 

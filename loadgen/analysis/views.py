@@ -13,7 +13,7 @@ import numpy as np
 
 from loadgen.analysis.confidence import due_ordered
 from loadgen.analysis.load import Run
-from loadgen.analysis.metrics import GENERATORS_OWN, durations_ns, gaps_with_rows, held_ns, lag_ns
+from loadgen.analysis.metrics import asked_of_endpoint, durations_ns, gaps_with_rows, held_ns, lag_ns
 from loadgen.analysis.rows import Floats, Ints, Mask
 from loadgen.record import Outcome
 
@@ -61,7 +61,7 @@ def _ecdf(run: Run, name: str) -> list[Json]:
         groups += [(f"class {c}", rows.of_class(c)) for c in rows.classes]
     found = []
     for label, mine in groups:
-        asked = mine & run.measured & ~rows.outcome(*GENERATORS_OWN)
+        asked = mine & run.measured & asked_of_endpoint(rows)
         there = values[asked & rows.outcome(Outcome.OK)]
         there = there[~np.isnan(there)]
         if len(there):

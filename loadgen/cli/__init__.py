@@ -14,12 +14,15 @@ from loadgen.errors import ExitCode, LoadgenError, UsageError
 
 COMMANDS = {
     "run": "send a load at an endpoint and report what happened",
+    "calibrate": "find out what this machine can generate, and how many workers a load wants",
     "demo": "see it work: the built-in endpoint, a bursty load, a report",
     "report": "compute the report of a run directory again",
     "compare": "say which of two or more runs is better, and whether one can tell",
     "correlate": "say what the GPU and the server did while users waited",
     "merge": "put one run's records from several directories together",
     "export": "write the records in other tools' forms",
+    "envoy": "a real Envoy in front of an endpoint, with time points of every request",
+    "preflight": "find what a proxy does to streams, before a run does: buffering, timeouts, limits, replicas",
     "simulate": "the built-in OpenAI-compatible endpoint",
     "trace": "list, fetch, describe, fit, convert and anonymise traces",
     "whatif": "run's load on an engine model in virtual time: nothing is sent",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import orjson
 from pydantic.fields import FieldInfo
@@ -14,23 +14,45 @@ from loadgen.errors import UsageError
 from loadgen.plan import Plan, build_plan
 
 UNSET = argparse.SUPPRESS
-FLAGS = ("carry_answers", "ignore_eos", "i_own_this_endpoint", "tls_insecure")
+TARGET_FIELDS = (
+    "base_url", "endpoint", "model", "api_key_file", "header", "extra_body", "ignore_eos", "tls_ca", "tls_cert",
+    "tls_key", "tls_server_name", "tls_insecure", "i_own_this_endpoint",
+)  # fmt: skip
+FLAGS = ("carry_answers", "ignore_eos", "ignore_retry_after", "i_own_this_endpoint", "tls_insecure")
 LISTS = {"slo": "SLO", "sidecar": "HOST:PORT"}
 """Options that take several values, with what each is."""
-REPEATED = {"header": "K=V", "step": "NAME=VALUE"}
+REPEATED = {"header": "K=V", "keep_header": "NAME", "step": "NAME=VALUE", "classes": "NAME:K=V,…"}
 """Options that may be given again and again."""
 
 
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
     """``--plan FILE`` and an option a field; what is not given is absent from the namespace."""
     parser.add_argument(
-        "--plan", type=Path, default=None, metavar="FILE", help="TOML plan; options override it"
+        "--plan",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="TOML plan, or one that comes with loadgen, as retry-storm; options override it",
     )
     parser.add_argument(
         "--api-key", default=None, metavar="KEY", help="discouraged: others can read it in the process list"
     )
+    _add_fields(parser, tuple(Plan.model_fields))
+
+
+def add_target_options(parser: argparse.ArgumentParser) -> None:
+    """``--plan FILE`` and the options that name a target and how it is asked, without any load."""
+    parser.add_argument(
+        "--plan", type=Path, default=None, metavar="FILE", help="TOML plan that names the target"
+    )
+    parser.set_defaults(api_key=None)
+    _add_fields(parser, TARGET_FIELDS)
+
+
+def _add_fields(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> None:
     groups: dict[str, Any] = {}
-    for name, field in Plan.model_fields.items():
+    for name in names:
+        field = Plan.model_fields[name]
         extra = field.json_schema_extra
         if not isinstance(extra, dict):
             continue
@@ -53,7 +75,7 @@ def _add_option(group: Any, name: str, field: FieldInfo, extra: dict[str, Any]) 
             *flags, dest=name, action="append", default=UNSET, help=text, metavar=REPEATED[name]
         )
     else:
-        group.add_argument(*flags, dest=name, default=UNSET, help=text, metavar=_metavar(name))
+        group.add_argument(*flags, dest=name, default=UNSET, help=text, metavar=_metavar(name, field))
 
 
 def _help(field: FieldInfo) -> str:
@@ -66,8 +88,19 @@ def _help(field: FieldInfo) -> str:
     return f"{text} [{default}]"
 
 
-def _metavar(name: str) -> str:
-    return name.rpartition("_")[2].upper()
+def _metavar(name: str, field: FieldInfo) -> str:
+    """The choices where there are few, else what kind of value it is. The plan checks them."""
+    choices = _choices(name, field)
+    return f"{{{','.join(choices)}}}" if choices else name.rpartition("_")[2].upper()
+
+
+def _choices(name: str, field: FieldInfo) -> list[str]:
+    if name == "endpoint":
+        from loadgen.clients import CLIENTS
+
+        return list(CLIENTS)
+    kinds = get_args(field.annotation) if get_origin(field.annotation) is not Literal else (field.annotation,)
+    return [str(word) for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
 
 
 def plan_from(args: argparse.Namespace) -> tuple[Plan, str | None]:

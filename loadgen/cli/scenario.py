@@ -43,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_argument(
         "--i-own-this-endpoint", action="store_true", help="consent: needed beyond this machine"
     )
+    running.add_argument(
+        "--allow-hooks", action="store_true", help="consent: commands in settings may run on this machine"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -117,17 +120,23 @@ def _run(scenario: Scenario, args: argparse.Namespace) -> int:
     endpoints = _endpoints(scenario, pairs("--endpoint", args.endpoint))
     out = args.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{scenario.name}"
     check_out(out)
-    missing = frozenset(scenario.endpoints) - endpoints.keys()
+    asks = scenario.needs_endpoints(settings)
+    if endpoints and not asks:
+        raise UsageError(
+            f"scenario {scenario.name} asks no endpoint under these settings: leave --endpoint out"
+        )
+    missing = frozenset(scenario.endpoints) if asks and not endpoints else frozenset()
     # The default action of SIGTERM would leave the simulator behind.
     signal.signal(signal.SIGTERM, _stop)
     with ExitStack() as started:
         for name in sorted(missing):
             endpoints[name] = started.enter_context(builtin_endpoint(scenario.simulators.get(name, ())))
             _say(f"endpoint {name}: the built-in simulator at {endpoints[name]}")
-        finding = scenario.run(Context(endpoints, settings, out, missing, args.i_own_this_endpoint, _say))
+        context = Context(endpoints, settings, out, missing, args.i_own_this_endpoint, _say, args.allow_hooks)
+        finding = scenario.run(context)
     about = {
         "scenario": scenario.name, "experiment": scenario.experiment, "question": scenario.question,
-        "endpoints": endpoints, "simulated": bool(missing), "simulated_endpoints": sorted(missing),
+        "endpoints": endpoints, "simulated": bool(missing) or not asks, "simulated_endpoints": sorted(missing),
         "settings": settings,
     }  # fmt: skip
     content = finding_to_json(finding, about)
@@ -148,7 +157,7 @@ def _endpoints(scenario: Scenario, given: dict[str, str]) -> dict[str, str]:
     if unknown:
         raise UsageError(f"scenario {scenario.name} has no endpoint {unknown[0]!r}; choices: {choices}")
     missing = [name for name in scenario.endpoints if name not in given]
-    if given and missing:
+    if given and missing and not given.keys() <= scenario.alone:
         raise UsageError(f"scenario {scenario.name} also needs --endpoint {missing[0]}=URL ({choices})")
     return given
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SWEEPABLE = (
     "replicas", "routing", "preset", "gpus", "scheduling-policy", "max-num-seqs", "max-num-batched-tokens",
     "block-size", "num-blocks", "request-rate", "burstiness", "speedup", "concurrency", "max-concurrency",
-    "input-len", "output-len",
+    "input-len", "output-len", "class-share",
 )  # fmt: skip
 """Options whose values a sweep may list: the fleet's, the engine's and the load's."""
 SWEEP_FILE = "sweep.json"

@@ -7,11 +7,13 @@ usage-only chunk. Chunks are not tokens: tokens per chunk are known only from co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import orjson
 
+from loadgen.clients.likeness import TRIES, Likeness, likeness_of
 from loadgen.record import Outcome, Record
 from loadgen.wire.sse import SseParser
 
@@ -68,8 +70,9 @@ class AnswerReader:
     """Reads one streamed answer. `feed` takes decoded body pieces with their stamps; `settle` fills the record."""
 
     __slots__ = (
-        "_carrier", "_continuous", "_done", "_error", "_finish_reason", "_first", "_first_output", "_gaps",
-        "_keep_text", "_last", "_parser", "_text", "_tokens", "_tokens_seen", "_usage",
+        "_alike", "_carrier", "_continuous", "_done", "_error", "_finish_reason", "_first", "_first_output",
+        "_gaps", "_keep_text", "_last", "_parser", "_queue_ns", "_said", "_text", "_tokens", "_tokens_seen",
+        "_tries", "_usage",
     )  # fmt: skip
 
     def __init__(self, carrier: Carrier, *, keep_text: bool = False) -> None:
@@ -83,21 +86,64 @@ class AnswerReader:
         self._tokens_seen = 0
         self._continuous = False
         self._usage: dict[str, Any] | None = None
+        self._queue_ns: int | None = None
         self._finish_reason: str | None = None
         self._done = False
         self._error: str | None = None
         self._keep_text = keep_text
         self._text: list[str] = []
+        self._alike: Likeness | None = None
+        self._said: tuple[str, Any] | None = None
+        self._tries = 0
 
     @property
     def text(self) -> str:
         """The answer's visible text, when it was asked to be kept."""
         return "".join(self._text)
 
+    @property
+    def progress(self) -> int:
+        """Output tokens so far: the server's continuous count, else content chunks."""
+        return max(self._tokens_seen, len(self._tokens))
+
     def feed(self, stamp_ns: int, piece: bytes) -> None:
         """Take what one read brought; all events that it completed share its instant."""
-        for event in self._parser.feed(piece):
+        alike, between = self._alike, self._parser.between
+        if alike is not None and between and piece.startswith(alike.head):
+            found = alike.tail.fullmatch(piece, len(alike.head))
+            if found is not None and self._take_like(stamp_ns, found, alike.counts):
+                return
+        self._said = None
+        events = self._parser.feed(piece)
+        for event in events:
             self._take(stamp_ns, event.data, event.event)
+        if (
+            between
+            and self._said is not None
+            and self._tries < TRIES
+            and len(events) == 1
+            and self._parser.between
+        ):
+            self._tries += 1
+            self._alike = likeness_of(piece, *self._said)
+
+    def _take_like(self, stamp_ns: int, found: re.Match[bytes], counts: bool) -> bool:
+        """A chunk that differs from a parsed one in its text (and its count) alone; False for broken text."""
+        text = found[1]
+        if not text.isascii() or self._keep_text:
+            try:
+                words = text.decode()
+            except UnicodeDecodeError:
+                return False
+            if self._keep_text:
+                self._text.append(words)
+        tokens = (
+            self._take_usage({**(self._usage or {}), "completion_tokens": int(found[2])}, True)
+            if counts
+            else 0
+        )
+        self._mark(stamp_ns, True, tokens)
+        return True
 
     def _take(self, stamp_ns: int, data: bytes, event_type: bytes) -> None:
         if data == DONE:
@@ -128,10 +174,14 @@ class AnswerReader:
             output = output or carried.output
             if self._keep_text:
                 self._text.append(carried.text)
+            if carried.output and carried.text and len(choices or ()) == 1:
+                self._said = carried.text, chunk.get("usage")
             reason = choice.get("finish_reason")
             if reason:
                 self._finish_reason = str(reason)
-                finished = True
+                finished, self._said = True, None
+        if "metrics" in chunk:
+            self._queue_ns = queue_ns_of(chunk["metrics"])
         usage = chunk.get("usage")
         carried_tokens = self._take_usage(usage, bool(choices) and not finished) if usage else 0
         if generated or (carried_tokens > 0 and choices):
@@ -165,7 +215,7 @@ class AnswerReader:
                 record.first_output_ns = self._first_output
             record.chunk_ns = self._gaps
             record.chunk_tokens = self._tokens if self._continuous else None
-        record.finish_reason = self._finish_reason
+        record.finish_reason, record.queue_ns = self._finish_reason, self._queue_ns
         take_usage(record, self._usage)
         if record.n_output is None:
             record.n_output, record.n_output_source = chunks, "chunks"
@@ -194,6 +244,14 @@ def take_usage(record: Record, usage: Any) -> None:
         record.n_cached = _count(details.get("cached_tokens"))
 
 
+def queue_ns_of(metrics: Any) -> int | None:
+    """The server's queue time in vLLM's ``metrics`` object (``--enable-per-request-metrics``), ns; else None."""
+    value = metrics.get("queue_time_ms") if isinstance(metrics, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+        return None
+    return round(value * 1e6)
+
+
 def _count(value: Any) -> int | None:
     """A count of tokens as a server states it; whatever is none counts as not stated."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
@@ -217,6 +275,7 @@ def settle_whole(record: Record, body: bytes, stamp_ns: int, carrier: Carrier) -
         record.outcome, record.error = Outcome.ERROR_IN_STREAM, f"not an answer: {error_text(answer)}"
         return ""
     take_usage(record, answer.get("usage"))
+    record.queue_ns = queue_ns_of(answer.get("metrics"))
     record.first_ns = record.last_ns = stamp_ns
     record.finish_reason = str(reason) if reason else None
     if record.n_output is None:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import gevent
 import httptools
 
+from loadgen.net.batched import BatchedReads
 from loadgen.net.exchange import Ending, Exchange
 from loadgen.net.stamps import ANCILLARY_BYTES, StampClock, enable_stamps
 from loadgen.net.target import Target
@@ -25,6 +26,7 @@ from loadgen.record import ClockSource, Outcome
 
 READ, WRITE = 1, 2
 READ_BYTES = 65536
+NOTHING = memoryview(b"")
 GENERATORS_OWN = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.ENOMEM}
 """Failures to connect that are this machine's limits, not the endpoint's."""
 
@@ -43,7 +45,7 @@ class Keeper(Protocol):
         ...
 
     def stale(self, exchange: Exchange) -> None:
-        """A kept-alive connection turned out closed before a byte of the answer: *exchange* wants a new one."""
+        """A connection that had waited turned out closed before a byte of the answer: *exchange* wants a new one."""
         ...
 
 
@@ -51,13 +53,17 @@ class Connection:
     """A socket that serves one exchange at a time and belongs to a *keeper*."""
 
     __slots__ = (
-        "_closed", "_framed", "_heard", "_keeper", "_lasting", "_out", "_parser", "_reader", "_source", "_stamp_ns",
-        "_stamps", "_tls", "_whole", "_writer", "connect_end_ns", "connect_start_ns", "exchange",
-        "idle_since_ns", "served", "sock", "target", "tls_end_ns",
+        "_bodied", "_bodies", "_body", "_closed", "_framed", "_heard", "_keeper", "_kept", "_lasting",
+        "_out", "_parser", "_reader", "_reads", "_recvmsg", "_source", "_stamp_ns", "_stamps", "_tls",
+        "_whole", "_writer", "connect_end_ns", "connect_start_ns", "exchange", "idle_since_ns", "served",
+        "sock", "target", "tls_end_ns",
     )  # fmt: skip
 
-    def __init__(self, target: Target, stamps: StampClock, keeper: Keeper) -> None:
+    def __init__(
+        self, target: Target, stamps: StampClock, keeper: Keeper, reads: BatchedReads | None = None
+    ) -> None:
         self.target = target
+        self._reads = reads
         self._keeper = keeper
         self.exchange: Exchange | None = None
         self.served = 0
@@ -68,22 +74,27 @@ class Connection:
         self.sock: socket.socket | None = None
         self._stamps = stamps
         self._tls: TlsLayer | None = None
-        self._out = memoryview(b"")
-        self._closed = self._whole = self._framed = self._heard = self._lasting = False
+        self._out = NOTHING
+        self._closed = self._whole = self._framed = self._heard = self._lasting = self._bodied = False
+        self._kept = False
+        self._bodies = 0
         self._stamp_ns, self._source = 0, ClockSource.LOOP
         self._reader: Any = None
         self._writer: Any = None
         self._parser: Any = None
+        self._recvmsg: Any = None
+        self._body: Any = None
 
     def open(self) -> None:
         """Start to connect. A failure ends the exchange that waits."""
         family, address = self.target.next_address()
         try:
             sock = self.sock = _native_socket(family)
+            self._recvmsg = sock.recvmsg
             sock.setblocking(False)
             if family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            enable_stamps(sock)
+            stamped = enable_stamps(sock)
             code = sock.connect_ex(address)
         except OSError as error:
             self._fail_to_connect(error.errno or 0)
@@ -92,7 +103,8 @@ class Connection:
             self._fail_to_connect(code)
             return
         loop = gevent.get_hub().loop
-        self._reader = loop.io(sock.fileno(), READ)
+        batched = self._reads if stamped else None  # without a stamp the instant of reading is the figure
+        self._reader = batched.reader(sock.fileno()) if batched else loop.io(sock.fileno(), READ)
         self._writer = loop.io(sock.fileno(), WRITE)
         self._writer.start(self._connected)
 
@@ -104,7 +116,7 @@ class Connection:
             self._fail_to_connect(code)
             return
         self.connect_end_ns = now_ns()
-        self._reader.start(self._readable)
+        self._reader.start(self._read_once)
         if self.target.tls is None:
             self._ready()
             return
@@ -126,6 +138,7 @@ class Connection:
         if self.exchange is not None:
             self._send_request()
         else:
+            self._kept = True
             self.idle_since_ns = now_ns()
             self._keeper.idle(self)
 
@@ -149,7 +162,8 @@ class Connection:
             record.tls_end_ns = self.tls_end_ns
         self.served += 1
         self._parser = httptools.HttpResponseParser(self)
-        self._whole = self._framed = self._heard = False
+        self._whole = self._framed = self._heard = self._bodied = False
+        self._body = exchange.body
         record.clock = ClockSource.KERNEL
         record.sent_ns = now_ns()
         self._send(exchange.payload if self._tls is None else self._tls.encrypt(exchange.payload))
@@ -168,13 +182,14 @@ class Connection:
         try:
             while self._out:
                 self._out = self._out[self.sock.send(self._out) :]
+            self._out = NOTHING  # an empty view would keep the whole request
         except BlockingIOError:
             if not self._writer.active:
                 self._writer.start(self._writable)
             return
         except OSError as error:
             # The answer may be in the socket already (a refusal before the whole body was read): read it first.
-            self._out = memoryview(b"")
+            self._out = NOTHING
             self._writer.stop()
             self._read_last_words(error)
             return
@@ -188,17 +203,14 @@ class Connection:
         if not self._closed and self.exchange is not None:
             self._lost(f"connection lost while sending: {os.strerror(error.errno or 0)}")
 
-    def _readable(self) -> None:
-        self._read_once()
-
     def _read_once(self) -> bool:
         """One read; False when there was nothing to read."""
-        assert self.sock is not None
         try:
-            data, ancillary, _, _ = self.sock.recvmsg(READ_BYTES, ANCILLARY_BYTES)
+            data, ancillary, _, _ = self._recvmsg(READ_BYTES, ANCILLARY_BYTES)
         except BlockingIOError:
             return False
         except OSError as error:
+            self._stamp_ns, self._source = now_ns(), ClockSource.LOOP  # a reset brings no stamp
             self._lost(os.strerror(error.errno or 0).lower())
             return True
         self._stamp_ns, self._source = self._stamps.instant(ancillary)
@@ -239,6 +251,7 @@ class Connection:
             self.close()
             return
         self._heard = True
+        self._bodies = 0
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -249,6 +262,12 @@ class Connection:
         else:
             if self._whole:
                 self._answered()
+            elif self._bodies:
+                if (
+                    self._bodied and self._reads is not None
+                ):  # an answer's first and last reads bring several anyway
+                    self._reads.count(self._bodies)
+                self._bodied = True
 
     # httptools calls these while it is fed.
 
@@ -264,14 +283,16 @@ class Connection:
         exchange = self.exchange
         assert exchange is not None
         exchange.status = self._parser.get_status_code()
+        if not self._out:
+            exchange.payload = b""  # it will not be sent again, and may be long
         exchange.record.headers_ns = self._stamp_ns
         if self._source is ClockSource.LOOP:
             exchange.record.clock = ClockSource.LOOP
 
     def on_body(self, body: bytes) -> None:
         """A piece of the body."""
-        assert self.exchange is not None
-        self.exchange.body(self._stamp_ns, body, self._source)
+        self._bodies += 1
+        self._body(self._stamp_ns, body, self._source)
 
     def on_message_complete(self) -> None:
         """The answer is whole, unless it was an interim one."""
@@ -288,7 +309,9 @@ class Connection:
         assert exchange is not None
         reusable = self._lasting and not self._out and self._framed
         self.exchange = None
+        self._body = None
         if reusable:
+            self._kept = True
             self.idle_since_ns = now_ns()
             self._keeper.idle(self)
         else:
@@ -304,9 +327,10 @@ class Connection:
 
     def _lost(self, words: str) -> None:
         exchange = self.exchange
-        if exchange is not None and self.served > 1 and not self._heard and exchange.record.retries == 0:
+        if exchange is not None and self._kept and not self._heard and not exchange.resent:
             self.exchange = None
             self.close()
+            exchange.resent = True
             exchange.record.retries += 1
             exchange.record.sent_end_ns = None
             self._keeper.stale(exchange)
@@ -347,7 +371,10 @@ class Connection:
                 watcher.close()
         if self.sock is not None:
             self.sock.close()
-        self._parser = None  # it refers back: without the collector, which a run stops, both would stay
+        self._recvmsg = None
+        self._parser = self._body = (
+            None  # it refers back: without the collector, which a run stops, both would stay
+        )
         self._keeper.closed(self)
 
 

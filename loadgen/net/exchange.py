@@ -19,6 +19,8 @@ LONG_PIECES = 32
 MAX_DECODED_BYTES = 1 << 30
 """A compressed answer may not unfold beyond this."""
 
+_LOOP = ClockSource.LOOP
+
 DETECT = 47
 """zlib's ``wbits`` for the largest window, gzip or zlib by the head."""
 
@@ -36,7 +38,8 @@ class Exchange:
 
     __slots__ = (
         "_decoded", "_decoder", "connection", "deadline_ns", "ending", "finished", "hints", "is_event_stream",
-        "on_long", "payload", "pieces", "reader", "record", "status",
+        "keep_headers", "leave_tokens", "long_at", "on_long", "payload", "pieces", "reader", "record", "resent",
+        "status",
     )  # fmt: skip
 
     def __init__(self, record: Record, payload: bytes, finished: Callable[[Exchange], None]) -> None:
@@ -46,18 +49,25 @@ class Exchange:
         self.pieces: list[tuple[int, bytes]] = []
         self.status = 0
         self.hints: dict[str, str] = {}
+        self.keep_headers: frozenset[bytes] = frozenset()
         self.is_event_stream = False
         self.ending: Ending | None = None
         self.deadline_ns = 0
         self.connection: Connection | None = None
         self.reader: AnswerReader | None = None
         self.on_long: Callable[[Exchange], None] | None = None
+        self.long_at = LONG_PIECES
+        self.leave_tokens: int | None = None
+        self.resent = False
         self._decoder: zlib._Decompress | None = None
         self._decoded = 0
 
     def header(self, name: bytes, value: bytes) -> None:
         """Keep of the answer's head what decides how its body is read."""
         name = name.lower()
+        if name in self.keep_headers:
+            kept = self.record.answer_headers = self.record.answer_headers or {}
+            kept[name.decode()] = value.decode("latin-1")
         if name == b"content-type":
             self.is_event_stream = value.lower().startswith(b"text/event-stream")
         elif name == b"content-encoding" and value.lower() not in (b"identity", b""):
@@ -70,10 +80,12 @@ class Exchange:
 
     def body(self, stamp_ns: int, data: bytes, source: ClockSource) -> None:
         """A piece of the body as it came."""
-        if source is ClockSource.LOOP:
-            self.record.clock = ClockSource.LOOP
+        if source is _LOOP:
+            self.record.clock = _LOOP
+        if self.keep_headers and self.record.body_ns is None:
+            self.record.body_ns = stamp_ns
         self.pieces.append((stamp_ns, data))
-        if len(self.pieces) == LONG_PIECES and self.on_long is not None:
+        if len(self.pieces) == self.long_at and self.on_long is not None:
             self.on_long(self)
 
     def take_pieces(self) -> list[tuple[int, bytes]]:

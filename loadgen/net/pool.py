@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from loadgen.net.batched import BatchedReads
 from loadgen.net.connection import Connection
 from loadgen.net.exchange import Exchange
 from loadgen.net.stamps import StampClock
@@ -16,8 +17,11 @@ IDLE_LIMIT_NS = 4_000_000_000
 class Pool:
     """Keeps connections for exchanges. ``reuse``: how many requests one may serve (None: no limit)."""
 
-    def __init__(self, target: Target, stamps: StampClock, reuse: int | None = None) -> None:
+    def __init__(
+        self, target: Target, stamps: StampClock, reuse: int | None = None, reads: BatchedReads | None = None
+    ) -> None:
         self.target = target
+        self._reads = reads
         self._stamps = stamps
         self._reuse = reuse
         self._idle: list[Connection] = []
@@ -33,7 +37,7 @@ class Pool:
                 return  # refused at once: the first request will say why
 
     def _new(self) -> Connection:
-        connection = Connection(self.target, self._stamps, self)
+        connection = Connection(self.target, self._stamps, self, self._reads)
         self._all.add(connection)
         return connection
 

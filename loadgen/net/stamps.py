@@ -24,6 +24,8 @@ STEP_TOLERANCE_NS = 1_000_000
 """A smaller difference between two anchors is re-anchored silently: it cannot move a figure in milliseconds."""
 
 _TIMESPEC = struct.Struct("qq")
+_TIMESPEC_BYTES, _unpack = _TIMESPEC.size, _TIMESPEC.unpack_from
+_KERNEL = ClockSource.KERNEL  # an enum's attribute is slow to look up, and this is done for every chunk
 SUPPORTED = sys.platform == "linux"
 
 
@@ -67,8 +69,8 @@ class StampClock:
     def instant(self, ancillary: list[tuple[int, int, bytes]]) -> tuple[int, ClockSource]:
         """(monotonic ns, its source) for what `recvmsg` returned beside the data."""
         if ancillary:
-            data = ancillary[0][2]
-            if ancillary[0][1] == SO_TIMESTAMPNS and len(data) >= _TIMESPEC.size:
-                seconds, nanoseconds = _TIMESPEC.unpack_from(data)
-                return seconds * 1_000_000_000 + nanoseconds - self._offset_ns, ClockSource.KERNEL
+            _, kind, data = ancillary[0]
+            if kind == SO_TIMESTAMPNS and len(data) >= _TIMESPEC_BYTES:
+                seconds, nanoseconds = _unpack(data)
+                return seconds * 1_000_000_000 + nanoseconds - self._offset_ns, _KERNEL
         return time.monotonic_ns(), ClockSource.LOOP

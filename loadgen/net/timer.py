@@ -41,6 +41,11 @@ class LoopTimer:
         spec = _ITIMERSPEC.pack(0, 0, instant_ns // 1_000_000_000, instant_ns % 1_000_000_000)
         self._libc.timerfd_settime(self._fd, TFD_TIMER_ABSTIME, spec, None)
 
+    def every(self, interval_ns: int) -> None:
+        """An alarm each *interval_ns* from now on, until it is stopped or replaced; missed ones count once."""
+        parts = divmod(interval_ns, 1_000_000_000)
+        self._libc.timerfd_settime(self._fd, 0, _ITIMERSPEC.pack(*parts, *parts), None)
+
     def stop(self) -> None:
         """Forget the alarm."""
         self._libc.timerfd_settime(self._fd, TFD_TIMER_ABSTIME, bytes(_ITIMERSPEC.size), None)

@@ -10,7 +10,13 @@ import numpy as np
 from loadgen.analysis.confidence import Figure, due_ordered, metric_intervals
 from loadgen.analysis.intervals import TooFew
 from loadgen.analysis.load import Run
-from loadgen.analysis.metrics import GENERATORS_OWN, durations_ns, icl_blocks, itl_blocks, one_token_a_chunk
+from loadgen.analysis.metrics import (
+    asked_of_endpoint,
+    durations_ns,
+    icl_blocks,
+    itl_blocks,
+    one_token_a_chunk,
+)
 from loadgen.analysis.rows import Floats, Mask
 from loadgen.analysis.spread import Spread, quantile_with_failures, spread, spread_of_blocks
 from loadgen.analysis.steady import find_cut
@@ -26,7 +32,7 @@ def metric_figures(run: Run, which: Mask, quantiles: Sequence[float]) -> Json:
     """Every duration's figures over the chosen rows."""
     rows = run.rows
     ok = good(run, which)
-    failures = int((which & ~ok & ~rows.outcome(*GENERATORS_OWN)).sum())
+    failures = int((which & ~ok & asked_of_endpoint(rows)).sum())
     found: Json = {}
     durations = durations_ns(rows)
     for name, values in durations.items():

@@ -16,6 +16,7 @@ import orjson
 
 from loadgen.analysis.load import Run
 from loadgen.analysis.views import chart_data
+from loadgen.report.classes import HtmlParts, priority_section
 from loadgen.report.notes import METHOD_NOTES, caption_of_time, verdict_words
 from loadgen.report.terminal import LATENCIES, idc_words, number, printable
 
@@ -43,6 +44,7 @@ def _page(run: Run, summary: Json, charts: Json) -> str:
         _verdict(summary),
         _asked_and_sent(summary),
         _service_levels(summary),
+        priority_section(summary, HtmlParts(_section, _table, _text)),
         _latency(summary, charts),
         _time(summary, charts),
         _by_prompt(charts),

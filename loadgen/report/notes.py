@@ -18,6 +18,11 @@ METHOD_NOTES = (
     "ICL is the gap between two chunks (vLLM calls it ITL); ITL divides it by the tokens the chunk carries"
     " and counts it once a token.",
     "lag = taken - due - held is the generator's own lateness and alone judges validity.",
+    "Inversion: a less urgent request starts service while a more urgent one, sent to the same endpoint already,"
+    " still waits. Service starts at sent + the server's queue time where it says one, else, estimated, at the"
+    " first token less the prefill time fitted on prompt length. What an urgent request lost counts from the first"
+    " start that passed it over to its own.",
+    "Requests whose client left as planned are no failures, and count in no service level.",
     "Quantiles are exact, interpolated between order statistics (numpy's default). Failures: a second series"
     " counts every failed request as infinitely slow; rows the generator did not send or lost are left out.",
     "Intervals (95 %): non-overlapping block bootstrap in due order, blocks of at least 5 autocorrelation"
@@ -54,6 +59,8 @@ def verdict_words(summary: Json) -> Verdict:
         head = "The simulation is whole; it is as true as its model"
     else:
         head = "Valid: the generator kept to the schedule and its files are whole"
+    if summary.get("cut_age"):
+        lines.append(summary["cut_age"]["in_words"])
     lines += [f"{stop}: {why}" if why else stop for stop, why in summary["stops"].items()]
     lines += [_gate_words(gate) for gate in gates]
     if summary["attainment"] is not None:

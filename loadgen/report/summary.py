@@ -19,10 +19,11 @@ import orjson
 from loadgen.analysis.arrivals import Arrivals, describe, gaps, ks_distance
 from loadgen.analysis.confidence import share_interval
 from loadgen.analysis.correlate.answer import memory_block
+from loadgen.analysis.cuts import constant_age, cuts_figures
 from loadgen.analysis.goodput import GateResult, judge_gate, meets_bounds
 from loadgen.analysis.load import Run, load_run
 from loadgen.analysis.metrics import (
-    GENERATORS_OWN,
+    asked_of_endpoint,
     coalesced_ratio,
     held_ns,
     itl_is_estimated,
@@ -37,10 +38,12 @@ from loadgen.analysis.outcomes import (
     unreachable,
 )
 from loadgen.analysis.rows import Ints, Mask
+from loadgen.analysis.self_watch import self_watch_notes
 from loadgen.analysis.spread import spread
 from loadgen.analysis.validity import Validity, judge
 from loadgen.errors import ExitCode
 from loadgen.record import Outcome
+from loadgen.report.classes import priority_block
 from loadgen.report.figures import (
     figures,
     good,
@@ -98,6 +101,7 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
     metrics = metric_figures(run, run.measured, quantiles)
     met = meets_bounds(run.rows, objectives)
     throughput = _throughput(run, objectives, met)
+    cuts = constant_age(run.rows)
     found: Json = _plain(
         {
             **_head(run),
@@ -112,7 +116,13 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
             "stops": run.stops,
             "incomplete": bool(run.problems),
             "unreachable": unreachable(run.rows),
-            "notes": [*run.notes, *_unknown_classes(run, objectives)],
+            "notes": [
+                *run.notes,
+                *_unknown_classes(run, objectives),
+                *self_watch_notes(run),
+                *([cuts.in_words] if cuts else []),
+            ],
+            "cut_age": cuts_figures(cuts),
             **_asked_and_sent(run, validity, quantiles),
             "metrics": metrics,
             "itl_estimated": itl_is_estimated(run.rows, good(run, run.measured)),
@@ -120,11 +130,13 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
             "clock_sources": clock_sources(run.rows),
             "lengths": length_report(run.rows),
             "retries": int(np.maximum(run.rows.instant("retries"), 0).sum()),
+            "rows_tried_again": int((run.rows.instant("retries") > 0).sum()),
             "prompts": (run.document.get("schedule") or {}).get("prompts"),
             "generator": generator_cost(run),
             "objectives": [o.text for o in objectives],
             "gates": _gates(run, objectives, outcomes),
             "classes": _classes(run, objectives, met, quantiles, throughput["measured"]["duration_s"]),
+            "priority": priority_block(run, met, has_bounds=any(not o.is_gate for o in objectives)),
         }
     )
     return found
@@ -174,7 +186,7 @@ def _throughput(run: Run, objectives: Sequence[Objective], met: Mask) -> Json:
     ends = rows.instant("done_ns")[measured & rows.has("done_ns")]
     duration_s = max(float(ends.max() - run.warmup_ns) / 1e9, 0.0) if len(ends) else 0.0
     ok = good(run, measured)
-    asked = measured & ~rows.outcome(*GENERATORS_OWN)
+    asked = measured & asked_of_endpoint(rows)
     n_in, n_out = _tokens(run, "n_input", ok), _tokens(run, "n_output", ok)
     has_bounds = any(not o.is_gate for o in objectives)
 
@@ -268,8 +280,7 @@ def _unknown_classes(run: Run, objectives: Sequence[Objective]) -> list[str]:
 def _gates(run: Run, objectives: Sequence[Objective], outcomes: dict[str, int]) -> list[Json]:
     gates = [_gate(judge_gate(run.rows, run.measured, o)) for o in objectives if o.is_gate]
     limit = run.options.get("max_error_rate")
-    own = sum(outcomes.get(str(o), 0) for o in GENERATORS_OWN)
-    asked = run.scheduled - own
+    asked = int(asked_of_endpoint(run.rows).sum())
     if limit is not None:
         rate = (asked - outcomes.get(str(Outcome.OK), 0)) / asked if asked else None
         passed = rate is not None and rate <= limit
@@ -299,12 +310,15 @@ def _classes(
     for name in run.rows.classes:
         mine = run.rows.of_class(name)
         which = mine & run.measured
-        asked = which & ~run.rows.outcome(*GENERATORS_OWN)
+        asked = which & asked_of_endpoint(run.rows)
         bound = any(not o.is_gate and o.class_name in (None, name) for o in objectives)
         blocks[name] = {
             "scheduled": int(mine.sum()),
             "outcomes": count_outcomes(run.rows, mine),
             "attainment": _share(met & asked, asked) if bound else None,
+            "attainment_interval": interval_figures(share_interval(run.rows, met, asked), 1)
+            if bound
+            else None,
             "met": int((met & which).sum()) if bound else None,
             "request_throughput": int(good(run, which).sum()) / duration_s if duration_s else None,
             "request_goodput": int((met & which).sum()) / duration_s if bound and duration_s else None,

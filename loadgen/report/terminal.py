@@ -40,6 +40,10 @@ def print_report(summary: Json, file: TextIO, percentiles: Sequence[float] = (50
     _with_failures(console, summary["metrics"], percentiles)
     _throughput(console, summary)
     _classes(console, summary, percentiles)
+    if summary.get("priority"):
+        from loadgen.report.classes import print_priority
+
+        print_priority(console, summary)
     _outcomes(console, summary)
     _lengths(console, summary)
 
@@ -215,7 +219,7 @@ def _throughput(console: Console, summary: Json) -> None:
 
 def _classes(console: Console, summary: Json, percentiles: Sequence[float]) -> None:
     for name, block in summary["classes"].items():
-        share = "" if block["attainment"] is None else f", attainment {block['attainment']:.2%}"
+        share = "" if block["attainment"] is None else f", attainment {attainment_words(block)}"
         title = f"Class {escape(name)}: {block['scheduled']} scheduled{share}; ms"
         _latency(console, title, block["metrics"], percentiles)
         console.print()
@@ -232,7 +236,7 @@ def _outcomes(console: Console, summary: Json) -> None:
             message = escape(printable(example["message"] or "no message"))
             console.print(f"  {outcome}{status}, {example['count']} times: {message}")
     if summary["retries"]:
-        console.print(f"  retries: {summary['retries']}")
+        console.print(f"  retries: {summary['retries']}, of {summary['rows_tried_again']} rows")
     console.print()
 
 
@@ -259,8 +263,8 @@ def idc_words(arrivals: Json, window: str) -> str:
 
 
 def attainment_words(summary: Json) -> str:
-    """The share that met every bound, with its interval where there is one."""
-    interval = summary["attainment_interval"]
+    """The share that met every bound, of a summary or of a class, with its interval where there is one."""
+    interval = summary.get("attainment_interval") or {}
     if "low" not in interval:
         return f"{summary['attainment']:.2%}"
     return (

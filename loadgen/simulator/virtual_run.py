@@ -19,6 +19,7 @@ from loadgen.errors import UsageError
 from loadgen.plan import Plan, plan_to_json
 from loadgen.record import RECORDS_FORMAT, RECORDS_VERSION, Record, record_to_json
 from loadgen.report.summary import write_reports
+from loadgen.retrying import chance_of, rule_of
 from loadgen.rundir import host_facts, new_run_directory, versions, write_plan
 from loadgen.schedule import Survey
 from loadgen.simulator.config import EngineConfig, config_to_json
@@ -56,7 +57,10 @@ def virtual_run(
     """
     found = survey_of(plan)
     schedule = schedule_of(plan)
-    fleet = Fleet(fleet.replicas, fleet.routing, plan.concurrency, plan.max_concurrency, schedule.limit_ns)
+    fleet = Fleet(
+        fleet.replicas, fleet.routing, plan.concurrency, plan.max_concurrency, schedule.limit_ns,
+        rule_of(plan), chance_of(plan),
+    )  # fmt: skip
     where = new_run_directory(directory)
     plan = plan.model_copy(update={"base_url": None, "out": where})
     run_id = secrets.token_hex(4)

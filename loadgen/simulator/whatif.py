@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, pairwise
 from typing import Any
 
 from loadgen.errors import UsageError
-from loadgen.record import Outcome, Record
+from loadgen.record import PLANNED, Outcome, Record
+from loadgen.retrying import NO_RETRIES, RetryRule, begin_again
 from loadgen.simulator.config import EngineConfig
 from loadgen.simulator.core import Engine, Step
 from loadgen.simulator.request import End, EngineRequest
@@ -30,12 +31,18 @@ OUTCOMES = {
     End.CRASHED: Outcome.ERROR_IN_STREAM,
     End.REJECTED: Outcome.REJECTED,
 }
-READ, DUE, HANDED_ON, ENTER = -1, -2, -3, -4
+READ, DUE, HANDED_ON, ENTER, LEAVE = -1, -2, -3, -4, -5
 """Events that are no step's end: a row of the schedule is due; a later turn is due; a row is sent; it is
-queued.
+queued; its client leaves.
 """
+RETRY_AFTER_NS = 1_000_000_000
+"""What the built-in endpoint says with a refusal."""
 KEEP_STEPS = 1 << 18
 FORGET_EVERY = 4096
+
+
+def _no_chance(request_id: str, tries: int) -> float:
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,7 @@ class Fleet:
 
     ``concurrency``: a closed loop of so many slots (due instants in the rows are ignored);
     ``max_concurrency``: a cap on an open loop, whose waiting time is ``held``; ``limit_ns``: a closed loop
-    releases no slot later than this.
+    releases no slot later than this. ``retry``: what refused clients do, with ``chance`` drawn for its jitter.
     """
 
     replicas: int = 1
@@ -52,6 +59,8 @@ class Fleet:
     concurrency: int | None = None
     max_concurrency: int | None = None
     limit_ns: int | None = None
+    retry: RetryRule = NO_RETRIES
+    chance: Callable[[str, int], float] = _no_chance
 
     def __post_init__(self) -> None:
         if self.routing not in ROUTING:
@@ -113,6 +122,8 @@ class _Room:
                 yield from self._enter(item[0], item[1], now)
             elif which == HANDED_ON:
                 yield from self._send(item[0], item[1], now)
+            elif which == LEAVE:
+                yield from self._client_leaves(item[0], item[1], now)
             elif which == DUE:
                 self._arrive(item, now)
             elif which == READ:
@@ -164,13 +175,18 @@ class _Room:
         self._flying += 1
         self._push(now, HANDED_ON, (numbered, now))
 
-    def _send(self, numbered: tuple[int, Any], due: int, now: int) -> Iterator[Record]:
+    def _send(self, numbered: tuple[int, Any], due: int | Record, now: int) -> Iterator[Record]:
+        """*due*: of a row that is sent for the first time; else its record so far."""
         number, row = numbered
-        record = self._record(number, row, due, now)
+        if isinstance(due, Record):
+            record = due
+            record.sent_ns = record.sent_end_ns = now
+        else:
+            record = self._record(number, row, due, now)
         keys, keyed = self._sessions.keys(row)
         request = EngineRequest(
             row.n_input,
-            max(1, row.n_output),
+            max(1, min(row.n_output, getattr(row, "cancel_tokens", None) or row.n_output)),
             now,
             priority=getattr(row, "priority", None) or 0,
             keys=keys,
@@ -192,12 +208,34 @@ class _Room:
     def _enter(self, which: int, request: EngineRequest, now: int) -> Iterator[Record]:
         numbered, record = request.tag
         if not self.engines[which].add(request, now):
-            record.outcome, record.status = Outcome.REJECTED, self._config.faults.reject_status
-            record.error = "the engine is busy or down"
-            yield from self._leave(record, numbered, now)
+            yield from self._refused(record, numbered, now)
             return
+        left_ns = getattr(numbered[1], "cancel_ns", None)
+        if left_ns is not None:
+            self._push((record.sent_ns or now) + left_ns, LEAVE, (which, request))
         if not self._stepping[which]:
             self._idle[which] = None
+
+    def _refused(self, record: Record, numbered: tuple[int, Any], now: int) -> Iterator[Record]:
+        record.outcome, record.status = Outcome.REJECTED, self._config.faults.reject_status
+        record.error = "the engine is busy or down"
+        rule, tries = self._fleet.retry, len(record.attempts or ())
+        if not rule.again(record.outcome, tries):
+            yield from self._leave(record, numbered, now)
+            return
+        record.done_ns = now
+        wait_ns = rule.wait_ns(tries, RETRY_AFTER_NS, self._fleet.chance(record.id, tries))
+        begin_again(record, record.outcome, wait_ns)
+        self._push(now + max(1, wait_ns), HANDED_ON, (numbered, record))
+
+    def _client_leaves(self, which: int, request: EngineRequest, now: int) -> Iterator[Record]:
+        if request.end is not None:
+            return
+        numbered, record = request.tag
+        self.engines[which].abort(request, now)
+        self._fill(record, request, self.engines[which])
+        record.error = f"{PLANNED}the client left after {(now - (record.sent_ns or now)) / 1e9:.3f} s"
+        yield from self._leave(record, numbered, now)
 
     def _record(self, number: int, row: Any, due: int, now: int) -> Record:
         index = getattr(row, "index", number)
@@ -261,12 +299,17 @@ class _Room:
         times = engine.token_ns(request)
         record.n_input, record.n_output, record.n_output_source = request.n_input, len(times), "usage"
         record.n_cached = request.n_cached
+        if request.first_scheduled_ns is not None:
+            record.queue_ns = request.first_scheduled_ns - request.arrival_ns
         if times:
             record.first_ns = record.first_output_ns = times[0]
             record.last_ns = times[-1]
             record.chunk_ns = [b - a for a, b in pairwise(times)]
             record.chunk_tokens = [1] * len(times)
-        if record.outcome is Outcome.OK:
+        if record.outcome is Outcome.OK and request.n_output < (record.n_output_asked or 0):
+            record.outcome = Outcome.CANCELLED
+            record.error = f"{PLANNED}the client left after {request.n_output} tokens"
+        elif record.outcome is Outcome.OK:
             record.finish_reason = "length"
         else:
             record.error = "the engine died"

@@ -35,9 +35,14 @@ class SseParser:
         """Whether bytes of an unfinished event are held: at the stream's end they are discarded."""
         return bool(self._line or self._data)
 
+    @property
+    def between(self) -> bool:
+        """Whether the next byte begins an event: nothing of one has been seen."""
+        return self._started and not (self._line or self._data or self._after_cr or self._event)
+
     def feed(self, read: bytes) -> list[SseEvent]:
         """The events completed by *read*, in order."""
-        if self._started and not self._line and not self._data and not self._after_cr and not self._event:
+        if self.between:
             fast = _whole_events(read)
             if fast is not None:
                 return fast

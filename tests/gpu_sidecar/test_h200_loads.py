@@ -1,7 +1,6 @@
 """Known loads on an H200 as the sampler itself recorded them, against the load's own clock.
 
-Recorded with driver 580.159.04 while the NVML child died and came back (it called the driver from two threads;
-see gpu_sidecar/nvml/turns.py), so the rows have holes of 1.2 to 1.5 s: each run between them must be right.
+Recorded with driver 580.159.04 at 20 Hz in one child from beginning to end (no exit, no missed tick).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def test_a_square_wave_s_latched_mean_is_its_duty_times_the_full_load(phase: str
 
 def test_full_load_has_not_one_false_zero() -> None:
     for phase in ("matmul", "copy"):
-        assert min(w.value for w in windows(ROWS, TRUTHS[phase], "sm_active")) > 0.9
+        assert min(w.value for w in windows(ROWS, TRUTHS[phase], "sm_active")) > 0.85
 
 
 def test_pcie_carries_the_payload_and_its_protocol() -> None:
@@ -40,15 +39,14 @@ def test_pcie_carries_the_payload_and_its_protocol() -> None:
     assert SEEN["h2d"]["sm_active"] == 0.0
 
 
-def test_rows_describe_the_device_about_a_latch_before_their_stamps() -> None:
+def test_rows_describe_the_device_less_than_two_latches_before_their_stamps() -> None:
     for phase in ("square_copy_100_100", "square_matmul_500_500"):
-        assert 50 <= SEEN[phase]["sm_lag_ms"] <= 150
+        assert 0 < SEEN[phase]["sm_lag_ms"] < 2 * LATCH_NS / 1e6
 
 
-def test_windows_join_except_where_the_child_was_gone() -> None:
+def test_windows_join_without_a_hole_or_an_overlap() -> None:
     found = [row for row in ROWS if "sm_active" in row["values"]]
-    for before, after in pairwise(found):
-        assert after["start_ns"] == before["t_ns"] or after["start_ns"] - before["t_ns"] > LATCH_NS
+    assert all(after["start_ns"] == before["t_ns"] for before, after in pairwise(found))
 
 
 @settings(max_examples=15)

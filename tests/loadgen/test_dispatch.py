@@ -66,6 +66,8 @@ class Bench:
         self._queue.begin(t0_ns)
         self.dispatcher.start(t0_ns)
         self.clock.run()
+        while self.dispatcher.give_up_some(3):
+            pass
         return sorted(self.records, key=lambda r: r.index)
 
 
@@ -177,3 +179,14 @@ def test_a_stopped_run_still_gives_every_row_exactly_one_record(
     assert [r.index for r in records] == list(range(len(instants)))
     assert all(r.error == "interrupted by the user" for r in records if r.outcome is Outcome.NOT_SENT)
     assert bench.dispatcher.finished
+
+
+def test_a_stopped_run_gives_its_rows_their_records_a_few_at_a_time() -> None:
+    bench = Bench(ScheduleRow(i, i * MS, 8, 8) for i in range(1_000_000))
+    bench.dispatcher.start(0)
+    bench.clock.run(until_ns=0)
+    bench.dispatcher.stop("interrupted")
+    assert len(bench.records) == 0
+    assert bench.dispatcher.give_up_some(64)
+    assert [r.index for r in bench.records] == list(range(1, 65))
+    assert not bench.dispatcher.finished

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from loadgen.clients import CLIENTS
 from loadgen.errors import UsageError
-from loadgen.prompts import PromptWriter, RenderedAhead, RequestWriter
+from loadgen.prompts import SLICE_WORDS, PromptWriter, RenderedAhead, RequestWriter
 from loadgen.schedule import ScheduleRow
 
 WRITER = PromptWriter("salt")
@@ -25,7 +25,10 @@ def row(
 
 
 @given(
-    st.integers(1, 600), st.lists(st.integers(0, 2**40), max_size=8), st.integers(1, 100), st.integers(0, 40)
+    st.one_of(st.integers(1, 200), st.integers(1, 1500)),
+    st.lists(st.integers(0, 2**40), max_size=8),
+    st.integers(1, 100),
+    st.integers(0, 40),
 )
 def test_a_prompt_has_exactly_the_words_asked(
     n_input: int, blocks: list[int], size: int, overhead: int
@@ -58,6 +61,19 @@ def test_no_two_rows_without_blocks_share_their_first_words() -> None:
     assert len(heads) == 20_000
     first_words = [WRITER.text(row(i, 1)) for i in range(20_000)]
     assert len(set(first_words)) > 4000  # 4,096 words, each as likely
+
+
+@given(st.integers(1, 2000), st.integers(1, 2000))
+def test_a_shorter_text_is_the_beginning_of_a_longer_one(one: int, two: int) -> None:
+    short, long = sorted((one, two))
+    assert WRITER.text(row(7, long)).split()[:short] == WRITER.text(row(7, short)).split()
+
+
+def test_long_prompts_share_no_block_of_sixteen_tokens_from_their_beginnings_on() -> None:
+    texts = [WRITER.text(row(i, 4000)).split() for i in range(200)]
+    for size in (16, 64, 512, 4000):
+        assert len({tuple(words[:size]) for words in texts}) == 200
+    assert min(len(set(words)) for words in texts) > 2000
 
 
 def test_another_salt_changes_everything_and_the_same_salt_nothing() -> None:
@@ -145,3 +161,33 @@ def test_rows_abandoned_are_records_all_the_same() -> None:
     assert [record.due_ns for record in left] == [(5 + i) * S for i in range(1, 10)]
     assert queue.pop() is None
     assert len(writer.written) < 10
+
+
+def test_a_long_prompt_is_made_slice_by_slice_and_comes_out_the_same() -> None:
+    long = row(3, 3 * SLICE_WORDS + 5)
+    writer = PromptWriter("salt")
+    made = 0
+    while writer.text_ahead(long):
+        made += 1
+        assert writer.text(row(4, 7)) == WRITER.text(row(4, 7))
+    assert made == 5  # the words one by one, three slices of phrases, a part of a phrase
+    assert writer.text(long) == WRITER.text(long)
+
+
+def test_one_turn_of_rendering_never_makes_more_than_one_slice() -> None:
+    template = RequestWriter(CLIENTS["completions"], {"model": "m"}, b"", PromptWriter("salt"))
+    queue = RenderedAhead(iter([row(0, 10 * SLICE_WORDS), row(1, 1)]), template, "r")
+    turns = 0
+    while queue.render_some(0):
+        turns += 1
+    assert turns == 12 + 2
+    first = queue.pop()
+    assert first is not None
+    assert first.payload == template.write(row(0, 10 * SLICE_WORDS), "r-0")
+
+
+def test_a_row_that_is_half_rendered_is_not_lost_when_the_run_stops() -> None:
+    template = RequestWriter(CLIENTS["completions"], {"model": "m"}, b"", PromptWriter("salt"))
+    queue = RenderedAhead(iter([row(0, 9 * SLICE_WORDS), row(1, 1)]), template, "r")
+    queue.render_some(0)
+    assert [record.index for record in queue.abandon()] == [0, 1]

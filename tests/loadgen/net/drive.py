@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -28,7 +29,9 @@ class Ask(TypedDict, total=False):
 
 
 class Order(TypedDict, total=False):
-    """What to send where. ``at_once``: cap on requests in flight (None: no cap)."""
+    """What to send where. ``at_once``: cap on requests in flight (None: no cap); ``carrier_fails``: a fault of ours."""
+
+    carrier_fails: bool
 
     url: str
     requests: list[Ask]
@@ -92,12 +95,17 @@ def _schedule(order: Order) -> Iterator[Any]:
         yield ScheduleRow(index, int(ask.get("due_ms", 0) * 1e6), 1, 4)
 
 
+def _failing(choice: dict[str, Any]) -> Any:
+    raise ZeroDivisionError("a fault of ours")
+
+
 def main() -> None:
     """Build target, pool and engine as a run does, send, print."""
     from loadgen.breaker import Breaker
     from loadgen.clients import CLIENTS
     from loadgen.dispatch import Caps
     from loadgen.engine import Engine, EngineOptions
+    from loadgen.net.batched import BatchedReads
     from loadgen.net.pool import Pool
     from loadgen.net.stamps import StampClock
     from loadgen.net.target import TlsOptions, resolve_target
@@ -108,6 +116,8 @@ def main() -> None:
     tls = {k: Path(v) if k.endswith("_file") else v for k, v in order.get("tls", {}).items()}
     target = resolve_target(order["url"], TlsOptions(**tls))
     dialect = CLIENTS[order.get("endpoint", "chat")]
+    if order.get("carrier_fails"):
+        dialect = replace(dialect, carrier=_failing)
     stamps = StampClock()
     options = EngineOptions(
         dialect=dialect,
@@ -120,7 +130,7 @@ def main() -> None:
     writer: Any = AsAsked(order, target.authority, target.prefix + dialect.path)
     with tempfile.TemporaryDirectory() as folder:
         spool = Spool(Path(folder) / "records.jsonl")
-        pool = Pool(target, stamps, order.get("reuse"))
+        pool = Pool(target, stamps, order.get("reuse"), BatchedReads())
         engine = Engine(options, RenderedAhead(_schedule(order), writer, "t"), pool, stamps, spool)
         engine.warm_up()
         spool.open({})

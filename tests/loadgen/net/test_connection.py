@@ -105,6 +105,14 @@ CASES: dict[str, tuple[Conduct, Fields]] = {
     "closed in its head": (resets_in_its_head, {"outcome": "protocol", "status": None}),
     "gzip": (says(packed(b"gzip", gzip.compress(ANSWER))), {"outcome": "ok"}),
     "deflate": (says(packed(b"deflate", zlib.compress(ANSWER))), {"outcome": "ok"}),
+    "a refusal in an encoding that nobody asked for": (
+        says(b"HTTP/1.1 429 Slow\r\ncontent-encoding: br\r\ncontent-length: 3\r\n\r\n\x0b\x01\x80"),
+        {"outcome": "rejected", "status": 429, "note": "content-encoding br (only identity was asked for)"},
+    ),
+    "a refusal whose compression is broken": (
+        says(b"HTTP/1.1 500 Oh\r\ncontent-encoding: gzip\r\ncontent-length: 4\r\n\r\nnope"),
+        {"outcome": "status_error", "status": 500, "error": "500"},
+    ),
     "gzip of two members": (
         says(packed(b"gzip", gzip.compress(ANSWER[:50]) + gzip.compress(ANSWER[50:]))), {"outcome": "ok"}
     ),
@@ -295,3 +303,28 @@ def test_a_silent_server_is_a_timeout_and_keeps_what_had_come() -> None:
     assert (row["outcome"], row["error"]) == ("timeout", "no end within 0.2 s (--request-timeout)")
     assert row["first_ns"] is not None
     assert row["done_ns"] - row["sent_ns"] >= 190_000_000
+
+
+def test_a_connection_opened_ahead_that_closes_as_its_first_request_comes_is_replaced() -> None:
+    heads: list[bytes] = []
+
+    def conduct(sock: socket.socket, head: bytes) -> bool:
+        read_body(sock, head)
+        heads.append(head)
+        if len(heads) > 1:
+            sock.sendall(whole())
+        return len(heads) > 1
+
+    with raw_server({"a": conduct}) as (url, server):
+        asks: list[Ask] = [{"headers": {"x-case": "a"}, "due_ms": 300}]
+        [row] = driven({"url": url, "requests": asks, "open_ahead": 1})
+    assert (row["outcome"], row["retries"], server.accepted) == ("ok", 1, 2)
+
+
+def test_a_fault_of_ours_in_reading_an_answer_costs_no_record() -> None:
+    with raw_server({"a": says(whole(), stay=True)}) as (url, _):
+        asks: list[Ask] = [{"headers": {"x-case": "a"}}] * 2
+        rows = driven({"url": url, "requests": asks, "carrier_fails": True})
+    assert [(r["outcome"], r["status"], r["note"]) for r in rows] == [
+        ("protocol", 200, "ZeroDivisionError: a fault of ours")
+    ] * 2

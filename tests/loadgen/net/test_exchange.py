@@ -127,3 +127,21 @@ def test_a_cut_leaves_the_outcome_to_the_answer_and_says_how_in_the_note() -> No
     one.end(Ending.CUT, 9, None, "connection reset by peer")
     record = one.record
     assert (record.outcome, record.error, record.note) == (Outcome.NOT_SENT, None, "connection reset by peer")
+
+
+def test_headers_are_kept_in_the_record_only_where_asked_for() -> None:
+    one = exchange((b"X-Served-By", b"a"), (b"x-other", b"b"))
+    assert one.record.answer_headers is None
+    one.keep_headers = frozenset({b"x-served-by"})
+    for name, value in ((b"X-Served-By", b"a"), (b"x-other", b"b")):
+        one.header(name, value)
+    assert one.record.answer_headers == {"x-served-by": "a"}
+
+
+def test_the_first_byte_of_the_body_is_stamped_where_headers_are_kept() -> None:
+    one, other = exchange(), exchange()
+    one.keep_headers = frozenset({b"x-served-by"})
+    for made in (one, other):
+        made.body(7, b"a", KERNEL)
+        made.body(9, b"b", KERNEL)
+    assert (one.record.body_ns, other.record.body_ns) == (7, None)

@@ -1,0 +1,45 @@
+"""Classes, refusals tried again and clients that leave, through real sockets: one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.loadgen.program import records, run, simulator, summary
+
+PLAN = Path(__file__).with_name("noisy_machine.toml")
+
+
+def test_refused_rows_come_back_clients_leave_and_the_server_was_told_who_is_urgent(tmp_path: Path) -> None:
+    limits = ("--max-num-seqs", 2, "--max-num-queued-reqs", 4, "--reject-status", 429)
+    with simulator("--scheduling-policy", "priority", "--enable-per-request-metrics", *limits) as url:
+        done = run(
+            "run", "--base-url", url, "--arrival", "poisson", "--request-rate", 20, "--num-requests", 50,
+            "--class", "high:share=0.4,priority=0,slo=ttft=60s", "--class", "low:priority=10,cancel=0.4@8tokens",
+            "--input-len", 20, "--output-len", 16, "--retries", 6, "--retry-backoff", "100ms", "--ignore-retry-after",
+            "--max-error-rate", 1, "--plan", PLAN, "--quiet", "--seed", 5, "--out", tmp_path / "r",
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = records(tmp_path / "r")
+    assert [row["index"] for row in found] == list(range(50))
+    again = [row for row in found if row["retries"]]
+    assert again
+    assert any(row["outcome"] == "ok" for row in again)
+    for row in again:
+        tries = row["attempts"]
+        assert len(tries) == row["retries"] <= 6
+        assert all(t["status"] == 429 and t["done_ns"] >= t["sent_ns"] for t in tries)
+        assert row["sent_ns"] >= tries[-1]["done_ns"] + tries[-1]["wait_ns"]
+        assert row["due_ns"] <= tries[0]["sent_ns"]
+    left = [row for row in found if row["outcome"] == "cancelled"]
+    assert left
+    for row in left:
+        assert row["class"] == "low"
+        assert row["error"].startswith("planned: the client left after")
+        assert 8 <= len(row["chunk_ns"]) + 1 <= 16
+    served = [row for row in found if row["outcome"] == "ok"]
+    assert all("queue_ns" in row for row in served)
+    figures = summary(tmp_path / "r")
+    assert figures["priority"]["order"] == ["high", "low"]
+    assert figures["rows_tried_again"] == len(again)
+    waits = figures["priority"]["classes"]
+    assert waits["high"]["starvation"]["median_wait_ms"] < waits["low"]["starvation"]["median_wait_ms"]
