@@ -17,6 +17,7 @@ shape the same is done with a + b p + c g. Without a measurement u stands as it 
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -127,10 +128,23 @@ def prefill_s(cost: RooflineCost, tokens: int) -> float:
 
 
 def calibrated_at(at: Floats, features: Floats, measured: Floats) -> float:
-    """Non-negative least squares of the measured on the features, taken at a point of them."""
-    from scipy.optimize import nnls
+    """Non-negative least squares of the measured on the features and a constant, taken at a point of them.
 
+    Exact for so few columns: the best of all sets of them whose own least squares are not negative.
+    """
     design = np.column_stack([np.ones(len(features)), features])
     scale = np.maximum(design.max(axis=0), 1e-12)
-    solved = nnls(design / scale, measured)[0] / scale
-    return float(np.clip(solved @ np.concatenate([[1.0], at]), 0, 1))
+    design = design / scale
+    squares, products = design.T @ design, design.T @ measured
+    best, solved = 0.0, np.zeros(len(scale))
+    for size in range(1, len(scale) + 1):
+        for chosen in combinations(range(len(scale)), size):
+            some = np.array(chosen)
+            x = np.linalg.pinv(squares[np.ix_(some, some)]) @ products[some]
+            gain = float(
+                x @ products[some]
+            )  # how much less the squared residuals are than without any column
+            if (x >= 0).all() and gain > best:
+                best, solved = gain, np.zeros(len(scale))
+                solved[some] = x
+    return float(np.clip((solved / scale) @ np.concatenate([[1.0], at]), 0, 1))

@@ -178,22 +178,28 @@ def token_blocks(rows: Rows, places: Ints) -> Iterator[TokenBlock]:
     cuts = np.searchsorted(np.cumsum(counts + 1), np.arange(BLOCK, int((counts + 1).sum()) + BLOCK, BLOCK))
     for part in np.split(places, np.unique(np.clip(cuts + 1, 0, len(places)))):
         if len(part):
-            yield _block(rows, part)
+            yield from _blocks(rows, part)
 
 
-def _block(rows: Rows, places: Ints) -> TokenBlock:
+def _blocks(rows: Rows, places: Ints) -> Iterator[TokenBlock]:
+    """The rows' first chunks, and then those that follow a gap."""
     count = rows.gaps.count[places]
-    begin = np.cumsum(count) - count
-    gap = _gaps_of(rows, places, begin)
     n_output = rows.number("n_output")[places]
     each = np.where(n_output > 0, n_output / (count + 1), 1.0)
     first = rows.instant("first_ns")[places]
-    ends = np.cumsum(gap)
-    before = np.where(begin > 0, ends[begin - 1], 0) if len(ends) else begin
-    t_ns = np.concatenate([first, np.repeat(first - before, count) + ends])
-    of_gap = np.repeat(each, count)
-    per_token = np.concatenate([np.full(len(places), np.nan), gap / of_gap])
-    return t_ns, per_token, np.concatenate([each, of_gap])
+    yield first, np.full(len(places), np.nan), each
+    begin = np.cumsum(count) - count
+    gap = _gaps_of(rows, places, begin)
+    if not len(gap):
+        return
+    t_ns = np.cumsum(gap)
+    before = np.where(begin > 0, t_ns[begin - 1], 0)
+    t_ns += np.repeat(first - before, count)
+    if (each == 1).all():  # what most servers send: nothing to share out
+        yield t_ns, gap.astype(np.float64), np.ones(len(gap))
+    else:
+        of_gap = np.repeat(each, count)
+        yield t_ns, gap / of_gap, of_gap
 
 
 def _gaps_of(rows: Rows, places: Ints, begin: Ints) -> Ints:

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import orjson
 import pytest
+from scipy.optimize import nnls
 
 from loadgen.analysis.correlate.capture import Capture, Requests, S, Stage
-from loadgen.analysis.correlate.roofline import busy_shares, sm_estimate
+from loadgen.analysis.correlate.roofline import busy_shares, calibrated_at, sm_estimate
 from loadgen.analysis.correlate.windows import Windows
 from loadgen.analysis.rows import Floats
 from loadgen.errors import UsageError
@@ -128,3 +129,13 @@ def test_figures_and_the_drivers_names_are_read() -> None:
 def test_an_unknown_shape_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError):
         model_shape(text)
+
+
+def test_the_calibration_is_scipys_non_negative_least_squares() -> None:
+    rng = np.random.default_rng(5)
+    for weights in ([0.7, 1.5, 1.2], [-1.0, 1.0, 0.5], [0.0, -2.0, 1.0]):
+        features = rng.random((40, 3)) * [1, 100, 0.01]
+        measured = np.clip(0.05 + features @ (np.array(weights) / [3, 300, 0.03]), 0, 1)
+        solved = nnls(np.column_stack([np.ones(40), features]), measured)[0]
+        at = features.mean(axis=0)
+        assert calibrated_at(at, features, measured) == pytest.approx(solved @ [1, *at], abs=1e-6)
