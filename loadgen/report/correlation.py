@@ -130,7 +130,8 @@ def _devices(found: Json) -> Iterator[str]:
     for name, one in activity.items():
         yield f"{name} while a request was in prefill {_share(one['prefill'])}, in decode {_share(one['decode'])}"
     for name, one in found["links"].items():
-        word = "SATURATED" if one["saturated"] else "not saturated"
+        at = one["saturated_from_in_flight"]
+        word = "not at a ceiling" if at is None else f"SATURATED from {at:.0f} requests in flight on"
         yield f"{name}: mean {one['mean'] / 1e9:.3f} GB/s, most {one['max'] / 1e9:.3f}, {word}"
     yield from _estimate(found["roofline"])
 

@@ -22,6 +22,8 @@ LINKS = ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_rx_bytes_per_s", 
 PLATEAU = 0.92
 """A window at this share of the highest rate seen counts as at the ceiling."""
 PLATEAU_SHARE = 0.2
+BELOW, BELOW_SHARE = 0.8, 0.1
+VARIED = 1.25
 MOST_REQUESTS = 20_000
 """Answers about more requests than these stand in the table alone."""
 WORTH_BYTES_PER_S = 1e9
@@ -154,27 +156,39 @@ def _mean(values: Floats) -> float | None:
 
 
 def links(windows: Windows) -> Json:
-    """PCIe and NVLink: rates, whether a ceiling was reached, and with which phase they go."""
+    """PCIe and NVLink: rates, whether a ceiling was reached, from which load on, and with which phase they go."""
     found: Json = {}
     for name in LINKS:
         column = windows.columns.get(name)
-        if column is None or np.isnan(column[windows.used]).all():
+        known = windows.used & ~np.isnan(column) if column is not None else np.zeros(len(windows), np.bool_)
+        if column is None or not known.any():
             continue
-        rate = column[windows.used]
-        known = rate[~np.isnan(rate)]
-        top = float(known.max())
-        at_top = float((known >= PLATEAU * top).mean())
+        rate = column[known]
         with_phase = {
-            phase: None
-            if (one := spearman(windows.columns[figure][windows.used], rate)) is None
-            else one.value
+            phase: None if (one := spearman(windows.columns[figure][known], rate)) is None else one.value
             for phase, figure in (("prefill", "prompt_tok_s"), ("decode", "output_tok_s"))
         }
+        from_load = ceiling(rate, windows.columns["in_flight"][known])
         found[name] = {
-            "mean": float(known.mean()),
-            "max": top,
-            "share_at_max": at_top,
-            "saturated": top >= WORTH_BYTES_PER_S and at_top >= PLATEAU_SHARE,
+            "mean": float(rate.mean()),
+            "max": float(rate.max()),
+            "share_at_max": float((rate >= PLATEAU * rate.max()).mean()),
+            "saturated": from_load is not None,
+            "saturated_from_in_flight": from_load,
             "spearman": with_phase,
         }
     return found
+
+
+def ceiling(rate: Floats, load: Floats) -> float | None:
+    """The load (requests in flight) from which on a link's rate grows no more; None where none was reached.
+
+    At a ceiling many windows lie near the highest rate while the load in them varies; a rate in proportion to the load
+    would hold it within `PLATEAU`. Only windows well below tell that the rate could be another.
+    """
+    top = float(rate.max())
+    near = rate >= PLATEAU * top
+    if top < WORTH_BYTES_PER_S or near.mean() < PLATEAU_SHARE or (rate < BELOW * top).mean() < BELOW_SHARE:
+        return None
+    low, high = np.quantile(load[near], (0.1, 0.9))
+    return float(low) if high >= VARIED * max(low, 1e-9) else None

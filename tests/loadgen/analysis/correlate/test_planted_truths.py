@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 from loadgen.analysis.correlate.association import pearson, spearman
 from loadgen.analysis.correlate.lags import find_lag
 from loadgen.analysis.correlate.regression import least_squares
-from loadgen.analysis.knee import find_knee, find_knees
+from loadgen.analysis.knee import LEVEL, find_knee, find_knees
 from loadgen.analysis.leak import MIB, Load, judge_memory
 
 PLANTED, ABSENT = 20, 40
@@ -117,7 +117,7 @@ def test_two_curves_together_need_more_evidence_than_each_alone_unless_both_have
         if together["weak"].rate is not None:
             assert alone.rate is not None
             assert alone.p_value is not None
-            assert alone.p_value <= 0.025
+            assert alone.p_value <= LEVEL / 2
         assert together["flat"].rate is None
 
 

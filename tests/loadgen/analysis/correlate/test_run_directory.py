@@ -173,3 +173,16 @@ def test_the_activity_of_each_request_is_in_the_answer_beside_its_id(run_dir: Pa
     # due each half second, at the high tenth's beginning: TTFT of 40 to 60 ms lies inside it
     assert rows["sm_active_prefill"] == pytest.approx([0.8] * 2 * SECONDS, abs=0.02)
     assert max(rows["sm_active_decode"]) < 0.5
+
+
+def test_activity_per_token_is_the_active_time_over_the_tokens(run_dir: Path) -> None:
+    builder = SamplesBuilder(run_dir / "samples-a.jsonl").clock()
+    for second in range(SECONDS):
+        builder.sample(second + 1.0, {"sm_active": 0.5, "dram_active": 0.1}, window_s=1.0)
+    builder.write()
+    middle = correlate(run_dir)["work"][1]
+    # 20 output and 200 prompt tokens a second: 500 ms of active SM and 100 ms of memory shared out over them
+    assert middle["sm_active_ms_per_output_token"] == pytest.approx(25, rel=0.03)
+    assert middle["sm_active_ms_per_prompt_token"] == pytest.approx(2.5, rel=0.03)
+    assert middle["dram_active_ms_per_output_token"] == pytest.approx(5, rel=0.03)
+    assert middle["tensor_active_ms_per_output_token"] is None
