@@ -33,7 +33,8 @@ PRESET_HEADERS = {
 """Header names of gateways whose endpoint picker ranks requests by an InferenceObjective: the Gateway API inference
 extension's, and llm-d's since its router 0.8 (its reference "EPP HTTP Headers")."""
 
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
+NAME = re.compile(r"[^\s:=,][^:=,\x00-\x1f]*\Z")
+"""Traces name classes "API log" or "/v1/completions"; only what the little languages need is kept out."""
 OWN_LOAD = ("arrival", "request_rate", "burstiness", "correlation_time", "profile", "num_requests", "start",
             "duration")  # fmt: skip
 """What only an open loop of arrival models can give each class for itself."""
@@ -145,7 +146,7 @@ def check_classes(plan: HasClasses, *, arrival: bool, rate: float | None) -> Non
     names = [one.name for one in plan.classes]
     for one in plan.classes:
         if not NAME.match(one.name) or names.count(one.name) > 1:
-            why = "named twice" if names.count(one.name) > 1 else "letters, digits, _ . - only"
+            why = "named twice" if names.count(one.name) > 1 else "a name without : = , is needed"
             raise UsageError(f"class {one.name!r}: {why}")
         own = [name for name in OWN_LOAD if getattr(one, name) is not None]
         if own and not arrival:

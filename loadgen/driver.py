@@ -8,9 +8,10 @@ from loadgen.users import local_runner  # isort: skip
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gevent
 
@@ -18,8 +19,9 @@ from loadgen.collect import Collectors, start_collectors
 from loadgen.errors import UsageError
 from loadgen.plan import Plan
 from loadgen.preparation import Prepared, prepare
-from loadgen.progress import Progress
-from loadgen.report.summary import write_reports
+
+if TYPE_CHECKING:
+    from loadgen.progress import Progress
 
 SIDECAR_WAIT_S = 5.0
 
@@ -37,10 +39,10 @@ def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
     prepared = prepare(plan)
     if prepared.warning is not None:
         print(f"loadgen: warning: {prepared.warning}", file=sys.stderr)
-    collectors = _collect(prepared)
+    collectors = collect(prepared)
     runner = local_runner(prepared)
-    _handle_signals(prepared)
-    progress = Progress(prepared, sys.stderr) if show_progress else None
+    handlers = handle_signals([prepared])
+    progress = _progress(prepared) if show_progress else None
     watcher = gevent.spawn(progress.follow) if progress else None
     runner.start(1, spawn_rate=1)
     try:
@@ -52,13 +54,23 @@ def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
             progress.close()
         if collectors is not None:
             collectors.stop()
+        for handler in handlers:  # another run may follow in this process: it has handlers of its own
+            handler.cancel()
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if prepared.failure is not None:
         raise prepared.failure
+    from loadgen.report.summary import write_reports  # late: it would delay the first request
+
     return Driven(write_reports(prepared.directory), prepared.directory)
 
 
-def _collect(prepared: Prepared) -> Collectors | None:
+def _progress(prepared: Prepared) -> Progress:
+    from loadgen.progress import Progress
+
+    return Progress(prepared, sys.stderr)
+
+
+def collect(prepared: Prepared) -> Collectors | None:
     """Subscribe to the plan's agents, in a process of its own: a gRPC call here would stop Locust's loop."""
     plan = prepared.plan
     if not plan.sidecar:
@@ -78,7 +90,7 @@ def _collect(prepared: Prepared) -> Collectors | None:
     return collectors
 
 
-def _handle_signals(prepared: Prepared) -> None:
+def handle_signals(runs: Sequence[Prepared]) -> list[Any]:
     """The first Ctrl-C drains and reports, the second stops at once with what is on disk."""
     asked = 0
 
@@ -87,10 +99,11 @@ def _handle_signals(prepared: Prepared) -> None:
         asked += 1
         if asked == 1:
             print("\nloadgen: waiting for the answers under way; Ctrl-C again stops at once", file=sys.stderr)
-            prepared.engine.interrupt("interrupted", "interrupted by the user")
+            for run in runs:
+                run.engine.interrupt("interrupted", "interrupted by the user")
         else:
-            print(f"\nloadgen: stopped; what is on disk: {prepared.directory}", file=sys.stderr)
+            where = ", ".join(str(run.directory) for run in runs)
+            print(f"\nloadgen: stopped; what is on disk: {where}", file=sys.stderr)
             os._exit(130)
 
-    gevent.signal_handler(signal.SIGINT, interrupt)
-    gevent.signal_handler(signal.SIGTERM, interrupt)
+    return [gevent.signal_handler(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)]

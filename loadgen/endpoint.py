@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import socket
 import ssl
 import uuid
 from dataclasses import asdict, dataclass, field
@@ -19,6 +18,7 @@ import orjson
 from loadgen.clients.dialect import Dialect
 from loadgen.clients.openai import error_text
 from loadgen.errors import UnreachableError, UsageError
+from loadgen.net.blocking import connected
 from loadgen.net.target import Target
 from loadgen.plan import Plan
 from loadgen.prompts import PromptWriter
@@ -93,20 +93,7 @@ class TargetConnection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         """Try the target's addresses in turn."""
-        failure: OSError | None = None
-        for family, address in self._target.addresses:
-            sock = socket.socket(family, socket.SOCK_STREAM)
-            sock.settimeout(PROBE_TIMEOUT_S)
-            try:
-                sock.connect(address)
-            except OSError as error:
-                failure = error
-                sock.close()
-                continue
-            tls = self._target.tls
-            self.sock = tls.wrap_socket(sock, server_hostname=self._target.server_name) if tls else sock
-            return
-        raise failure or OSError("no address")
+        self.sock = connected(self._target, PROBE_TIMEOUT_S)
 
 
 def probe_endpoint(prober: Prober, plan: Plan, dialect: Dialect) -> EndpointFacts:

@@ -10,7 +10,7 @@ import gc
 import resource
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,20 +18,18 @@ import gevent
 from gevent.event import Event
 
 from loadgen.breaker import Breaker
-from loadgen.clients.dialect import Dialect
-from loadgen.clients.openai import AnswerReader, settle_refusal, settle_whole
+from loadgen.clients.dialect import Client
 from loadgen.clock import MonotonicClock
 from loadgen.dispatch import Caps, Dispatcher
 from loadgen.leaving import Leavers
-from loadgen.net.exchange import Ending, Exchange
-from loadgen.net.pool import Pool
+from loadgen.net.exchange import Exchange
+from loadgen.net.pool import Sender
 from loadgen.net.stamps import StampClock, open_stamped_socket
 from loadgen.net.timer import LoopTimer, lower_timer_slack
 from loadgen.prompts import RenderedAhead, Request
 from loadgen.record import Outcome, Record
 from loadgen.retrying import NO_RETRIES, Retrier, RetryRule
 from loadgen.spool import Spool
-from loadgen.telling import ClassPools
 
 TIMEOUT_TICK_S = 0.05
 WATCH_TICK_S = 1.0
@@ -47,7 +45,7 @@ now_ns = time.monotonic_ns
 class EngineOptions:
     """What of the plan one worker's engine needs. Times in nanoseconds."""
 
-    dialect: Dialect
+    dialect: Client
     caps: Caps
     request_timeout_ns: int
     drain_timeout_ns: int
@@ -68,7 +66,7 @@ class Engine:
         self,
         options: EngineOptions,
         queue: RenderedAhead,
-        pool: Pool | ClassPools,
+        pool: Sender,
         stamps: StampClock,
         spool: Spool,
         on_record: Callable[[Record], None] = lambda record: None,
@@ -165,8 +163,8 @@ class Engine:
     def _send_again(self, refused: Exchange) -> None:
         self._send_payload(refused.record, refused.payload)
 
-    def _send_payload(self, record: Record, payload: bytes) -> None:
-        exchange = Exchange(record, payload, self._answered)
+    def _send_payload(self, record: Record, payload: Sized) -> None:
+        exchange = self.options.dialect.exchange(record, payload, self._answered)
         exchange.deadline_ns = now_ns() + self.options.request_timeout_ns
         exchange.on_long = self._answer_is_long
         exchange.keep_headers = self.options.keep_headers
@@ -223,63 +221,35 @@ class Engine:
     # Answers.
 
     def _read_away(self, exchange: Exchange) -> None:
-        if exchange.ending is not None or not _is_stream(exchange):
+        if exchange.ending is not None:
             return
         try:
-            self._leavers.counted(exchange, self._read(exchange).progress)
+            read = self.options.dialect.read(exchange, keep_text=self._keeps_text(exchange.record))
+            self._leavers.counted(exchange, read)
         except ValueError as error:
-            if exchange.connection is not None:
-                exchange.connection.abort(Outcome.PROTOCOL, str(error))
+            exchange.abort(Outcome.PROTOCOL, str(error))
 
     def _settle(self, exchange: Exchange) -> None:
         """Parse what has come, decide the outcome, write the record."""
         record = exchange.record
-        record.status = exchange.status or None
-        decided = record.outcome if record.outcome is not Outcome.NOT_SENT or record.error else None
+        decided = (record.outcome, record.error)
         text = ""
-        if exchange.status:
-            try:
-                text = self._settle_answer(exchange)
-            except ValueError as error:
-                record.outcome, record.error = Outcome.PROTOCOL, str(error)
-            except Exception as error:  # a fault of ours: it must not cost the row its record
-                record.outcome, record.error = Outcome.PROTOCOL, "the answer could not be read"
-                record.note = f"{type(error).__name__}: {error}"
-        if decided is not None:
-            record.outcome = decided
+        try:
+            text = self.options.dialect.settle(exchange, keep_text=self._keeps_text(record))
+        except ValueError as error:
+            record.outcome, record.error = Outcome.PROTOCOL, str(error)
+        except Exception as error:  # a fault of ours: it must not cost the row its record
+            record.outcome, record.error = Outcome.PROTOCOL, "the answer could not be read"
+            record.note = f"{type(error).__name__}: {error}"
+        if decided != (Outcome.NOT_SENT, None):
+            record.outcome, record.error = decided
         self._write(record)
         if self.options.on_answer_text is not None:
             self.options.on_answer_text(record, text)
         self.dispatcher.settled(record)
 
-    def _read(self, exchange: Exchange) -> AnswerReader:
-        """Feed what has come to the exchange's reader. Raises ValueError for what cannot be decoded."""
-        reader = exchange.reader
-        if reader is None:
-            keep = self.options.on_answer_text is not None and exchange.record.session is not None
-            reader = exchange.reader = AnswerReader(self.options.dialect.carrier, keep_text=keep)
-        for stamp_ns, piece in exchange.take_pieces():
-            reader.feed(stamp_ns, piece)
-        return reader
-
-    def _settle_answer(self, exchange: Exchange) -> str:
-        """Fill the record in; the answer's text where it is wanted."""
-        record = exchange.record
-        if _is_stream(exchange):
-            reader = self._read(exchange)
-            reader.settle(record, ended_whole=exchange.ending is Ending.WHOLE)
-            return reader.text
-        if not 200 <= exchange.status < 300:
-            settle_refusal(record, exchange.status, _words_of(exchange), exchange.hints)
-            return ""
-        pieces = exchange.take_pieces()
-        body = b"".join(piece for _, piece in pieces)
-        if exchange.ending is not Ending.WHOLE:
-            record.outcome = Outcome.TRUNCATED
-        else:
-            stamp_ns = pieces[-1][0] if pieces else record.done_ns or 0
-            return settle_whole(record, body, stamp_ns, self.options.dialect.carrier)
-        return ""
+    def _keeps_text(self, record: Record) -> bool:
+        return self.options.on_answer_text is not None and record.session is not None
 
     def _settle_unsent(self, record: Record) -> None:
         self._write(record)
@@ -299,9 +269,8 @@ class Engine:
             gevent.sleep(TIMEOUT_TICK_S)
             now = now_ns()
             while self._in_flight and (first := next(iter(self._in_flight))).deadline_ns <= now:
-                assert first.connection is not None
                 seconds = self.options.request_timeout_ns / 1e9
-                first.connection.abort(Outcome.TIMEOUT, f"no end within {seconds:g} s (--request-timeout)")
+                first.abort(Outcome.TIMEOUT, f"no end within {seconds:g} s (--request-timeout)")
             self._check_drain(now)
             self._wake_idle()
 
@@ -320,8 +289,7 @@ class Engine:
     def _cancel_all(self, reason: str) -> None:
         self._give_up_retries()
         for exchange in list(self._in_flight):
-            if exchange.connection is not None:
-                exchange.connection.abort(Outcome.CANCELLED, reason)
+            exchange.abort(Outcome.CANCELLED, reason)
 
     def _watch(self) -> None:
         """Each second: anchor the clocks, say how the worker itself does."""
@@ -348,16 +316,3 @@ class Engine:
             "cpu_ns": int((used.ru_utime + used.ru_stime) * 1e9),
             "rss_bytes": used.ru_maxrss * 1024,
         }
-
-
-def _words_of(exchange: Exchange) -> bytes:
-    """A refusal's body; the status is its outcome even where the words cannot be decoded."""
-    try:
-        return b"".join(piece for _, piece in exchange.take_pieces())
-    except ValueError as error:
-        exchange.record.note = str(error)
-        return b""
-
-
-def _is_stream(exchange: Exchange) -> bool:
-    return exchange.is_event_stream and 200 <= exchange.status < 300

@@ -60,5 +60,5 @@ class Leavers:
 
 def leave(exchange: Exchange, when: str) -> None:
     """Hang up."""
-    if exchange.ending is None and exchange.connection is not None:
-        exchange.connection.abort(Outcome.CANCELLED, f"{PLANNED}the client left {when}")
+    if exchange.ending is None:
+        exchange.abort(Outcome.CANCELLED, f"{PLANNED}the client left {when}")

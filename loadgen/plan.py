@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from loadgen.classes import Class, check_classes, parse_cancel
 from loadgen.errors import UsageError
+from loadgen.plan_words import check_base_url, check_words
 from loadgen.plans import plan_text, shipped_plans
 from loadgen.quantity import Duration, Length, parse_duration_ns, parse_window_ns
 from loadgen.slo import parse_objectives
@@ -43,8 +44,9 @@ def _option(default: Any, text: str, *flags: str, group: str, **kwargs: Any) -> 
     return Field(default=default, description=text, json_schema_extra=extra, **kwargs)
 
 
-TARGET, LOAD, SYNTH, SESSION, CLASSES, LIMIT, RUN = (
+TARGET, GRPC, LOAD, SYNTH, SESSION, CLASSES, LIMIT, RUN = (
     "target",
+    "gRPC",
     "load from a trace",
     "load from an arrival model",
     "sessions",
@@ -59,8 +61,19 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
-    base_url: str | None = _option(None, "the endpoint's root (a trailing /v1 is accepted)", group=TARGET)
-    endpoint: str = _option("chat", "what to ask", group=TARGET)
+    base_url: str | None = _option(
+        None,
+        "the endpoint's root (a trailing /v1 is accepted); several in run: one schedule to all at the same time",
+        group=TARGET,
+    )
+    endpoint: str = _option(
+        "chat", "what to ask: chat, completions; with grpc://: kserve, vllm-grpc, method", group=TARGET
+    )
+    target: list[str] = _option(
+        [],
+        "one of several endpoints: NAME=URL,endpoint=…,share=…,model=…; may be repeated",
+        group=TARGET,
+    )
     model: str | None = _option(
         None, "model name (default: the only one that /v1/models lists)", group=TARGET
     )
@@ -85,8 +98,42 @@ class Plan(BaseModel):
     usage: Literal["auto", "continuous", "final", "none"] = _option(
         "auto", "token counts to ask the server for (continuous: in every chunk)", group=TARGET
     )
+    prompt_in: Literal["body", "metadata", "split-metadata"] = _option(
+        "body", "where the prompt travels: body, metadata (headers over HTTP), split-metadata", group=TARGET
+    )
+    prompt_parts: int = _option(16, "split-metadata: into so many values", group=TARGET, ge=1, le=10_000)
     i_own_this_endpoint: bool = _option(
         False, "consent: needed for a target that is not on this machine", group=TARGET
+    )
+
+    prompt_as: Literal["text", "ids"] = _option("text", "send words, or token ids", group=GRPC)
+    vocab_size: int | None = _option(None, "for ids, where the service does not tell it", group=GRPC, ge=8)
+    streams_per_connection: int = _option(
+        16,
+        "at most so many at once on one connection (what is read together has one instant)",
+        group=GRPC,
+        ge=1,
+    )
+    max_message_bytes: int = _option(
+        1 << 30, "answer messages may be this long (default 1 GiB)", group=GRPC, ge=1
+    )
+    grpc_compression: Literal["identity", "gzip"] = _option(
+        "identity", "of the request's message", group=GRPC
+    )
+    method: str | None = _option(None, "package.Service/Method", group=GRPC)
+    descriptor_set: Path | None = _option(
+        None, "protoc's descriptor set with imports (default: the server's reflection)", group=GRPC
+    )
+    request_template: dict[str, Any] = _option(
+        {},
+        "the request as JSON, or @FILE, with {prompt}, {prompt_ids}, {max_tokens}, {id} for values",
+        group=GRPC,
+    )
+    response_field: dict[str, str] = _option(
+        {}, "ROLE=PATH into the answer: text, tokens, finish, error, n_input, n_output, n_cached", group=GRPC
+    )
+    tensor: dict[str, str] = _option(
+        {}, "kserve: ROLE=NAME of a tensor: prompt, max_tokens, text, tokens", group=GRPC
     )
 
     trace: Path | None = _option(None, "replay this trace file", group=LOAD)
@@ -191,10 +238,10 @@ class Plan(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        _check_target(self)
+        check_base_url(self)
         _check_load(self)
         _check_shape(self)
-        _check_words(self)
+        check_words(self)
         check_classes(self, arrival=self.arrival is not None, rate=self.request_rate)
         if self.cancel is not None:
             parse_cancel(self.cancel)
@@ -206,19 +253,6 @@ class Plan(BaseModel):
         """The service levels of all and of each class, as `loadgen.slo` reads them; each text once."""
         own = [text for one in self.classes for text in one.objectives]
         return list(dict.fromkeys([*self.slo, *own]))
-
-
-def _check_target(plan: Plan) -> None:
-    if plan.base_url is None:
-        return
-    url = urlsplit(plan.base_url)
-    if url.scheme not in ("http", "https", "unix") or not (url.hostname or url.path):
-        raise UsageError(
-            f"not an endpoint: {plan.base_url!r} (http://HOST:PORT, https://HOST:PORT or unix:PATH)"
-        )
-    reserved = {name.lower() for name in plan.header} & {"content-length", "transfer-encoding", "host"}
-    if reserved:
-        raise UsageError(f"header {', '.join(sorted(reserved))} is loadgen's to set")
 
 
 def _check_load(plan: Plan) -> None:
@@ -259,32 +293,6 @@ def _check_shape(plan: Plan) -> None:
         raise UsageError(
             "--session-mode timestamp: a closed loop has no instants; choose idle-gap or think-only"
         )
-
-
-def _check_words(plan: Plan) -> None:
-    """The little languages of the load, read for their faults alone (imported late: numpy is slow to load)."""
-    lengths = [(name, text) for one in (plan, *plan.classes) for name in ("input_len", "output_len")
-               if (text := getattr(one, name)) is not None]  # fmt: skip
-    profiles = [text for text in (plan.profile, *(one.profile for one in plan.classes)) if text is not None]
-    if not (plan.step or lengths or profiles or plan.prefix_tree):
-        return
-    from traces.lengths import parse_length
-    from traces.prefixes import parse_tree
-    from traces.profiles import parse_profile
-    from traces.steps import parse_step
-
-    checks: list[tuple[str, Any, list[str]]] = [
-        ("step", parse_step, plan.step),
-        *((name.replace("_", "-"), parse_length, [text]) for name, text in lengths),
-        ("prefix-tree", parse_tree, [plan.prefix_tree] if plan.prefix_tree is not None else []),
-    ]
-    checks.append(("profile", parse_profile, [text for text in profiles if not text.startswith("trace:")]))
-    for name, parse, texts in checks:
-        for text in texts:
-            try:
-                parse(text)
-            except ValueError as error:
-                raise UsageError(f"--{name}: {error}") from None
 
 
 def is_loopback(base_url: str) -> bool:

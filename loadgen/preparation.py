@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import secrets
 import time
 from collections.abc import Callable
@@ -15,24 +17,28 @@ from gevent.event import Event
 from loadgen import __version__, calibration
 from loadgen.breaker import Breaker
 from loadgen.clients import CLIENTS
-from loadgen.clients.dialect import Dialect
+from loadgen.clients.dialect import Client, Dialect
+from loadgen.clients.service import GrpcDialect
 from loadgen.clock import measure_anchor
 from loadgen.conversation import Conversations
 from loadgen.dispatch import Caps
 from loadgen.endpoint import EndpointFacts, Prober, probe_endpoint
 from loadgen.engine import Engine, EngineOptions
 from loadgen.errors import UsageError
+from loadgen.grpc_endpoint import open_grpc, parts_of
+from loadgen.mixed import MixedClient, MixedSender, MixedWriter
 from loadgen.net.batched import PAUSE_NS, BatchedReads
-from loadgen.net.pool import Pool
+from loadgen.net.pool import Pool, Sender
 from loadgen.net.stamps import StampClock
 from loadgen.net.target import Target, TlsOptions, resolve_target
 from loadgen.plan import Plan, is_loopback, plan_to_json
-from loadgen.prompts import Followers, Prompts, PromptWriter, RenderedAhead, RequestWriter
+from loadgen.prompts import Followers, Prompts, PromptWriter, RenderedAhead, RequestWriter, Writer
 from loadgen.record import Record
 from loadgen.retrying import chance_of, rule_of
 from loadgen.rundir import anchor_to_json, host_facts, new_run_directory, versions, write_plan
 from loadgen.schedule import Schedule, Survey
 from loadgen.spool import Spool
+from loadgen.targets import TargetPlan, targets_of
 from loadgen.telling import ClassPools, Endpoint, class_writer, own_urls
 from loadgen.workload import schedule_of
 
@@ -56,6 +62,8 @@ class Prepared:
     warning: str | None = None
     """What this machine's calibration says against the plan."""
     failure: Exception | None = None
+    agree_t0: Callable[[], int] | None = None
+    """Where several runs start on one instant 0: waits for the others and returns it."""
     over: Event = field(default_factory=Event)
 
     def run(self, on_record: Callable[[Record], None]) -> None:
@@ -63,7 +71,7 @@ class Prepared:
         engine = self.engine
         engine.on_record = on_record
         engine.warm_up()
-        t0_ns = time.monotonic_ns() + LEAD_NS
+        t0_ns = time.monotonic_ns() + LEAD_NS if self.agree_t0 is None else self.agree_t0()
         write_plan(self.directory, {**self.content, "t0_ns": t0_ns})
         kept = {name: self.content[name] for name in ("run_id", "digest")}
         anchor = self.content["anchors"]["0"]
@@ -91,15 +99,29 @@ def api_key(plan: Plan, environ: dict[str, str] | None = None) -> str | None:
     return key
 
 
-def dialect_of(plan: Plan) -> Dialect:
-    """The plan's dialect. Raises UsageError naming the choices."""
+def dialect_of(plan: Plan) -> Dialect | GrpcDialect:
+    """The plan's dialect. Raises UsageError naming the choices, or when the URL's scheme is not the dialect's."""
     dialect = CLIENTS.get(plan.endpoint)
     if dialect is None:
         raise UsageError(f"unknown endpoint {plan.endpoint!r}: choose one of {', '.join(CLIENTS)}")
+    over_grpc = (plan.base_url or "").startswith("grpc")
+    if over_grpc != isinstance(dialect, GrpcDialect):
+        able = [name for name, known in CLIENTS.items() if isinstance(known, GrpcDialect) == over_grpc]
+        raise UsageError(
+            f"--endpoint {dialect.name} does not go with {plan.base_url}: choose {', '.join(able)}"
+        )
     return dialect
 
 
-def carried_joints(plan: Plan, dialect: Dialect) -> tuple[bytes, bytes] | None:
+def http_dialect(plan: Plan) -> Dialect:
+    """As `dialect_of`, for what speaks HTTP alone. Raises UsageError for gRPC."""
+    dialect = dialect_of(plan)
+    if isinstance(dialect, GrpcDialect):
+        raise UsageError(f"{plan.base_url}: this command speaks HTTP alone")
+    return dialect
+
+
+def carried_joints(plan: Plan, dialect: Dialect | GrpcDialect) -> tuple[bytes, bytes] | None:
     """What stands between carried turns; None when none are. Raises UsageError where the dialect cannot."""
     if not plan.carry_answers:
         return None
@@ -121,9 +143,15 @@ def check_consent(plan: Plan) -> None:
         )
 
 
-def check_target(plan: Plan) -> None:
-    """Refuse a run that has no target, no consent or no load."""
-    check_consent(plan)
+def check_targets(plan: Plan, targets: list[TargetPlan]) -> None:
+    """Refuse a run that has no target, no consent or no load, or endpoints that do not go together."""
+    for target in targets:
+        check_consent(target.plan)
+        dialect_of(target.plan)
+    if plan.carry_answers and len(targets) > 1:
+        raise UsageError("--carry-answers goes with one endpoint")
+    if own_urls(plan) and (plan.target or str(plan.base_url).startswith("grpc")):
+        raise UsageError("a class's base_url goes with an HTTP --base-url, not with --target or gRPC")
     if plan.trace is None and plan.arrival is None and plan.concurrency is None:
         raise UsageError("no load: name a --trace, an --arrival model or a --concurrency")
 
@@ -149,7 +177,7 @@ def request_writer(
     plan: Plan, target: Target, facts: EndpointFacts, headers: dict[str, str], prompts: Prompts
 ) -> RequestWriter:
     """Encode all that the requests share."""
-    dialect = dialect_of(plan)
+    dialect = http_dialect(plan)
     fields: dict[str, Any] = {"model": facts.model, "stream": True}
     if facts.usage != "none":
         fields["stream_options"] = {"include_usage": True}
@@ -161,32 +189,101 @@ def request_writer(
     lines = [f"POST {target.prefix}{dialect.path} HTTP/1.1", f"host: {target.authority}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     head = "\r\n".join(lines).encode("latin-1", errors="replace") + b"\r\n"
-    return RequestWriter(dialect, fields, head, prompts)
+    return RequestWriter(dialect, fields, head, prompts, parts_of(plan))
 
 
-def prepare(plan: Plan) -> Prepared:
-    """Everything before the first byte of load: raises LoadgenError or TraceError, and leaves no half run then."""
-    check_target(plan)
+@dataclass(slots=True)
+class Asked:
+    """One endpoint, or several as one, ready to be asked.
+
+    ``talk`` writes conversations where answers are carried; ``told``: each endpoint in plan.json, by its name there.
+    """
+
+    facts: EndpointFacts
+    client: Client
+    writer: Writer
+    pool: Sender
+    talk: Conversations | None = None
+    told: dict[str, Any] = field(default_factory=dict)
+
+
+def open_endpoint(plan: Plan, key: str | None, salt: str, stamps: StampClock, reads: BatchedReads) -> Asked:
+    """Find the plan's endpoint and learn what a run must know of it. Raises LoadgenError."""
     assert plan.base_url is not None
-    dialect, key = dialect_of(plan), api_key(plan)
+    dialect = dialect_of(plan)
     joints = carried_joints(plan, dialect)
-    schedule = schedule_of(plan)
-    survey = schedule.survey()
-    if survey is not None and survey.requests == 0:
-        raise UsageError("the schedule is empty: no row lies in the window")
     tls = TlsOptions(plan.tls_ca, plan.tls_cert, plan.tls_key, plan.tls_server_name, not plan.tls_insecure)
     target = resolve_target(plan.base_url, tls)
+    if isinstance(dialect, GrpcDialect):
+        found = open_grpc(plan, dialect, target, stamps, key, salt)
+        return Asked(found.facts, found.client, found.writer, found.pool)
     headers = request_headers(plan, key)
     facts = probe_endpoint(Prober(target, headers, plan.base_url), plan, dialect)
-    directory = new_run_directory(plan.out)
-    run_id, salt = secrets.token_hex(4), plan.salt or secrets.token_hex(8)
     prompts = PromptWriter(salt, facts.overhead)
     talk = Conversations(prompts, joints) if joints is not None else None
     others = {url: _endpoint(plan, url, headers, tls, salt) for url in own_urls(plan)}
     writer = class_writer(plan, headers, Endpoint(target, facts, talk or prompts), others, request_writer)
-    followers: Followers = "settled" if talk else "soon" if schedule.together else "ahead"
-    queue = RenderedAhead(schedule.rows(), writer, run_id, followers=followers)
+    default = Pool(target, stamps, plan.reuse, reads)
+    if not others:
+        return Asked(facts, dialect, writer, default, talk)
+    pools = {url: Pool(other.target, stamps, plan.reuse, reads) for url, other in others.items()}
+    own = {one.name: (url, pools[url]) for one in plan.classes if (url := one.base_url) is not None}
+    told = {
+        url: {"base_url": url, "endpoint": plan.endpoint, **known.to_json()}
+        for url, known in ((plan.base_url, facts), *((url, other.facts) for url, other in others.items()))
+    }
+    return Asked(facts, dialect, writer, ClassPools(default, plan.base_url, own), talk, told)
+
+
+def open_endpoints(
+    targets: list[TargetPlan], key: str | None, salt: str, stamps: StampClock, reads: BatchedReads
+) -> Asked:
+    """All of them as one."""
+    asked = {target.name: open_endpoint(target.plan, key, salt, stamps, reads) for target in targets}
+    first = asked[targets[0].name]
+    if len(targets) == 1:
+        return first
+    total = sum(target.share for target in targets)
+    shares = {target.name: target.share / total for target in targets}
+    told = {
+        str(target.name): {
+            "base_url": target.plan.base_url, "endpoint": target.plan.endpoint, "share": shares[target.name],
+            **asked[target.name].facts.to_json(),
+        }
+        for target in targets
+    }  # fmt: skip
+    return Asked(
+        first.facts,
+        MixedClient({name: one.client for name, one in asked.items()}),
+        MixedWriter({name: one.writer for name, one in asked.items()}),
+        MixedSender({name: one.pool for name, one in asked.items()}, shares),
+        told=told,
+    )
+
+
+def raise_open_files() -> None:
+    """As many descriptors as this process may have: each request in flight is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # a hard limit that is more than the kernel lets one have
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def prepare(plan: Plan) -> Prepared:
+    """Everything before the first byte of load: raises LoadgenError or TraceError, and leaves no half run then."""
+    raise_open_files()
+    targets = targets_of(plan)
+    check_targets(plan, targets)
+    key = api_key(plan)
+    schedule = schedule_of(plan)
+    survey = schedule.survey()
+    if survey is not None and survey.requests == 0:
+        raise UsageError("the schedule is empty: no row lies in the window")
+    run_id, salt = secrets.token_hex(4), plan.salt or secrets.token_hex(8)
     stamps = StampClock(measure_anchor)
+    asked = open_endpoints(targets, key, salt, stamps, BatchedReads(PAUSE_NS))
+    directory = new_run_directory(plan.out)
+    followers: Followers = "settled" if asked.talk else "soon" if schedule.together else "ahead"
+    queue = RenderedAhead(schedule.rows(), asked.writer, run_id, followers=followers)
     content = {
         "run_id": run_id,
         "plan": plan_to_json(plan),
@@ -198,13 +295,13 @@ def prepare(plan: Plan) -> Prepared:
         "salt": salt,
         "scheduled": survey.requests if survey else None,
         "schedule": schedule.describe(survey),
-        "endpoint": facts.to_json(),
-        **({"endpoints": {url: other.facts.to_json() for url, other in others.items()}} if others else {}),
+        "endpoint": asked.facts.to_json(),
+        **({"endpoints": asked.told} if asked.told else {}),
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     spool = Spool(directory / "records-0.jsonl")
     options = EngineOptions(
-        dialect=dialect,
+        dialect=asked.client,
         caps=Caps(plan.concurrency, plan.max_concurrency, schedule.limit_ns),
         request_timeout_ns=plan.request_timeout,
         drain_timeout_ns=plan.drain_timeout,
@@ -213,18 +310,11 @@ def prepare(plan: Plan) -> Prepared:
         retry=rule_of(plan),
         chance=chance_of(plan),
         keep_headers=frozenset(name.lower().encode() for name in plan.keep_header),
-        on_answer_text=talk.answered if talk else None,
+        on_answer_text=asked.talk.answered if asked.talk else None,
     )
-    pool: Pool | ClassPools
-    reads = BatchedReads(PAUSE_NS)
-    pool = default = Pool(target, stamps, plan.reuse, reads)
-    if others:
-        pools = {url: Pool(other.target, stamps, plan.reuse, reads) for url, other in others.items()}
-        own = {one.name: (url, pools[url]) for one in plan.classes if (url := one.base_url) is not None}
-        pool = ClassPools(default, plan.base_url, own)
-    engine = Engine(options, queue, pool, stamps, spool)
+    engine = Engine(options, queue, asked.pool, stamps, spool)
     return Prepared(
-        plan, directory, schedule, survey, facts, engine, run_id, content, beyond_calibration(survey)
+        plan, directory, schedule, survey, asked.facts, engine, run_id, content, beyond_calibration(survey)
     )
 
 
@@ -245,7 +335,7 @@ def _endpoint(plan: Plan, url: str, headers: dict[str, str], tls: TlsOptions, sa
     asked = plan.model_copy(
         update={"base_url": url, "model": models[0] if models else plan.model, "classes": []}
     )
-    facts = probe_endpoint(Prober(target, headers, url), asked, dialect_of(plan))
+    facts = probe_endpoint(Prober(target, headers, url), asked, http_dialect(asked))
     return Endpoint(target, facts, PromptWriter(salt, facts.overhead))
 
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import chain, islice
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import orjson
 
 from loadgen.clients.dialect import PROMPT_MARK, Dialect
+from loadgen.clients.prompt_fields import prompt_fields
 from loadgen.errors import UsageError
 from loadgen.record import Outcome, Record
 from loadgen.schedule import ScheduleRow
@@ -84,11 +86,40 @@ def _choices(key: bytes, count: int) -> memoryview[int]:
     return memoryview(hashlib.shake_128(key).digest(2 * count)).cast("H")
 
 
+class WordSource(Protocol):
+    """Where a prompt's tokens come from."""
+
+    def text(self, key: bytes, count: int) -> bytes:
+        """*count* tokens chosen by *key*."""
+
+    def slices(self, key: bytes, count: int) -> Iterator[bytes]:
+        """As `text`, in pieces, each made when it is asked for."""
+
+
+class TokenIds:
+    """Token ids instead of words, as packed native uint32: exact in any vocabulary of *size* without its tokenizer.
+
+    The eighths at both ends are left out: special and unused ids stand there.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._first, self._span = size // 8, max(1, size - 2 * (size // 8))
+
+    def text(self, key: bytes, count: int) -> bytes:
+        """*count* ids chosen by *key*; fewer ids are the beginning of more."""
+        return b"".join(self.slices(key, count))
+
+    def slices(self, key: bytes, count: int) -> Iterator[bytes]:
+        """As `text`; in one piece, for that is fast."""
+        choice = np.frombuffer(hashlib.shake_128(key).digest(4 * count), np.uint32)
+        yield (choice % np.uint32(self._span) + np.uint32(self._first)).astype(np.uint32).tobytes()
+
+
 class PromptWriter:
     """Text for rows under one salt; ``overhead`` tokens are the chat template's and left out of the words."""
 
-    def __init__(self, salt: str, overhead: int = 0) -> None:
-        self._words = Words()
+    def __init__(self, salt: str, overhead: int = 0, words: WordSource | None = None) -> None:
+        self._words = words or Words()
         self._salt = salt.encode()
         self._overhead = overhead
         self._streams: dict[str, tuple[int, int]] = {}
@@ -152,16 +183,6 @@ class PromptWriter:
         return self._words.text(b"%s/answer/%d" % (self._salt, index), count)
 
 
-class Writer(Protocol):
-    """Rows to bytes on the wire."""
-
-    def write(self, row: ScheduleRow, request_id: str) -> bytes:
-        """The request's head and body."""
-
-    def write_ahead(self, row: ScheduleRow) -> bool:
-        """Make a small part of what `write` needs for the row; False: there is no more of it."""
-
-
 class Prompts(Protocol):
     """What makes a row's prompt: JSON-safe bytes."""
 
@@ -180,7 +201,7 @@ class Request:
     """
 
     record: Record
-    payload: bytes
+    payload: Sized
     think_ns: int | None = None
     row: ScheduleRow | None = None
     last: bool = False
@@ -188,10 +209,25 @@ class Request:
     cancel_tokens: int | None = None
 
 
-class RequestWriter:
-    """Rows to bytes on the wire. Everything that does not vary by row is encoded once."""
+class Writer(Protocol):
+    """What makes a row's request, ready to be sent."""
 
-    def __init__(self, dialect: Dialect, body_fields: dict[str, Any], head: bytes, prompts: Prompts) -> None:
+    def write(self, row: ScheduleRow, request_id: str) -> Sized:
+        """The request's bytes, in the form that its endpoint's client takes."""
+
+    def write_ahead(self, row: ScheduleRow) -> bool:
+        """Make a small part of what `write` needs for the row; False: there is no more of it."""
+
+
+class RequestWriter:
+    """Rows to bytes on the wire. Everything that does not vary by row is encoded once.
+
+    *parts*: the prompt travels in so many headers (`prompt_fields`) and the body's own is empty; 0: in the body.
+    """
+
+    def __init__(
+        self, dialect: Dialect, body_fields: dict[str, Any], head: bytes, prompts: Prompts, parts: int = 0
+    ) -> None:
         fields = {**dialect.prompt_fields(PROMPT_MARK), **body_fields}
         before, mark, after = orjson.dumps(fields).partition(orjson.dumps(PROMPT_MARK)[1:-1])
         if not mark or "max_tokens" in fields:
@@ -200,6 +236,7 @@ class RequestWriter:
         self._before, self._after = before, after[:-1]
         self._head = head
         self._prompts = prompts
+        self._parts = parts
 
     def write_ahead(self, row: ScheduleRow) -> bool:
         """Make a small part of what `write` needs for the row; False: there is no more of it."""
@@ -211,11 +248,15 @@ class RequestWriter:
 
     def write_text(self, text: bytes, n_output: int, request_id: str) -> bytes:
         """As `write`, for a prompt that is there already (JSON-safe bytes)."""
+        headers = b""
+        if self._parts:
+            headers = b"".join(b"%s: %s\r\n" % field for field in prompt_fields(text, self._parts))
+            text = b""
         tail = b'%s,"max_tokens":%d}' % (self._after, n_output)
         length = len(self._before) + len(text) + len(tail)
         name = request_id.encode()
-        head = b"%sx-request-id: %s\r\nx-loadgen-id: %s\r\ncontent-length: %d\r\n\r\n" % (
-            self._head, name, name, length,
+        head = b"%s%sx-request-id: %s\r\nx-loadgen-id: %s\r\ncontent-length: %d\r\n\r\n" % (
+            self._head, headers, name, name, length,
         )  # fmt: skip
         return b"".join((head, self._before, text, tail))
 
@@ -352,4 +393,5 @@ def new_record(row: ScheduleRow, run_id: str) -> Record:
         n_output_asked=row.n_output,
         session=row.session,
         turn=row.turn,
+        endpoint=row.endpoint,
     )

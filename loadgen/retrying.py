@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
-from loadgen.clients.openai import REJECTED_STATUS
 from loadgen.clock import Clock, Timer
 from loadgen.net.exchange import Exchange
 from loadgen.plan import Plan
@@ -79,7 +78,7 @@ def retry_after_ns(text: str | None, wall_s: float) -> int | None:
 
 def outcome_of(exchange: Exchange) -> Outcome:
     """How an exchange that has ended was refused, as far as its head tells: it is parsed only when it counts."""
-    if exchange.record.outcome is Outcome.NOT_SENT and exchange.status in REJECTED_STATUS:
+    if exchange.record.outcome is Outcome.NOT_SENT and exchange.refused:
         return Outcome.REJECTED
     return exchange.record.outcome
 
@@ -144,7 +143,7 @@ class Retrier:
         while self._waiting and self._waiting[0][0] <= now:
             _, _, wait_ns, exchange = heapq.heappop(self._waiting)
             record = exchange.record
-            record.status = exchange.status or None
+            record.status = exchange.told_status
             begin_again(record, outcome_of(exchange), wait_ns)
             self._send(exchange)
         if self._waiting and self._timer is not None:

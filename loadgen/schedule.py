@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from loadgen.prompt_reuse import Reuse, ReuseCount
+
 NS_PER_S = 1_000_000_000
 
 
@@ -36,6 +38,8 @@ class ScheduleRow(NamedTuple):
     block_size: int | None = None
     last: bool = False
     """No later turn of the session follows (said where sessions stand together or answers are carried)."""
+    endpoint: str | None = None
+    """The target that it goes to, where a run has several."""
     priority: int | None = None
     """The class's, for engines in virtual time; how a real one is told is the class's own matter."""
     cancel_ns: int | None = None
@@ -58,6 +62,7 @@ class Survey:
     rate_per_s: float | None
     peak_rate_per_s: int
     digest: str
+    prompts: Reuse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,9 @@ def survey(rows: Iterable[ScheduleRow], *, together: bool = False) -> Survey:
     first = last = 0
     session: str | None = None
     recent: deque[int] = deque()
+    reuse = ReuseCount()
     for row in rows:
+        reuse.take(row)
         if count == 0:
             first = row.due_ns
         last = row.due_ns
@@ -124,7 +131,7 @@ def survey(rows: Iterable[ScheduleRow], *, together: bool = False) -> Survey:
         peak = max(peak, len(recent))
     span = last - first
     rate = (timed - 1) * NS_PER_S / span if span else None
-    return Survey(count, n_input, n_output, span, rate, peak, digest.hexdigest())
+    return Survey(count, n_input, n_output, span, rate, peak, digest.hexdigest(), reuse.result())
 
 
 def chance(*keys: object) -> float:

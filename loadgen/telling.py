@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,7 +46,7 @@ class ClassWriter:
     def __init__(self, default: Writer, by_class: Mapping[str, Writer]) -> None:
         self._default, self._by_class = default, by_class
 
-    def write(self, row: ScheduleRow, request_id: str) -> bytes:
+    def write(self, row: ScheduleRow, request_id: str) -> Sized:
         """The request's head and body."""
         return self._by_class.get(row.class_name or "", self._default).write(row, request_id)
 

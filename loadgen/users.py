@@ -118,7 +118,7 @@ def request_reporter(environment: Environment, run: Prepared) -> Any:
         ok = record.outcome is Outcome.OK
         started, ended = record.sent_ns or record.due_ns, record.last_ns or record.done_ns or record.due_ns
         fire(
-            request_type=kind,
+            request_type=record.endpoint or kind,
             name=record.class_name or "all",
             response_time=(ended - started) / 1e6,
             response_length=record.n_output or 0,

@@ -43,9 +43,9 @@ def share_interval(rows: Rows, met: Mask, asked: Mask) -> Figure:
 
 
 def due_ordered(rows: Rows, which: Mask) -> Ints:
-    """The chosen rows' places, by due instant."""
+    """The chosen rows' places, by due instant (by sending, where that is all that is known)."""
     places = np.flatnonzero(which)
-    return places[np.argsort(rows.instant("due_ns")[places], kind="stable")]
+    return places[np.argsort(rows.begin_ns[places], kind="stable")]
 
 
 def gap_series(rows: Rows, order: Ints, own: Floats, *, per_token: bool) -> Series:

@@ -106,6 +106,17 @@ def load_run(directory: Path) -> Run:
     return _assemble(directory, document, files, builder)
 
 
+def run_of_lines(origin: Path, document: dict[str, Any], lines: list[dict[str, Any]]) -> Run:
+    """A run from lines as a records file has them, instants in ns since schedule instant 0, in schedule order.
+
+    Raises KeyError, TypeError, ValueError or OverflowError for a line that no records file could hold.
+    """
+    builder = ColumnsBuilder()
+    builder.add(lines, 0, 0)
+    file = RecordsFile(origin, "0", end={"rows": len(lines)}, rows=len(lines))
+    return _assemble(origin, document, [file], builder)
+
+
 def read_plan(directory: Path) -> dict[str, Any]:
     """plan.json as it is. Raises UsageError when the directory holds none that can be read."""
     path = directory / "plan.json"

@@ -58,10 +58,12 @@ def unreachable(rows: Rows) -> bool:
     return bool(tried.any()) and not bool((tried & ~rows.outcome(Outcome.CONNECT, Outcome.TLS)).any())
 
 
-def clock_sources(rows: Rows) -> dict[str, float]:
-    """Share of the answered rows whose instants came from each clock."""
+def clock_sources(rows: Rows, which: Mask | None = None) -> dict[str, float]:
+    """Share of the answered rows (of *which*) whose instants came from each clock."""
     texts = rows.texts["clock"]
     answered = rows.has("first_ns") & (texts.codes >= 0)
+    if which is not None:
+        answered = answered & which
     total = int(answered.sum())
     counts = np.bincount(texts.codes[answered], minlength=len(texts.words))
     return {word: int(n) / total for word, n in zip(texts.words, counts, strict=True) if n}
@@ -92,6 +94,13 @@ def length_report(rows: Rows) -> dict[str, dict[str, Any]]:
     counted = ok & rows.has("n_output") & (sources.codes == sources.code("chunks"))
     found["output"]["counted_by_chunks"] = int(counted.sum())
     return found
+
+
+def cached_share(rows: Rows) -> float | None:
+    """Share of the prompt tokens that servers found in their prefix cache; ``None`` where none said."""
+    known = rows.outcome(Outcome.OK) & rows.has("n_cached") & rows.has("n_input")
+    total = int(rows.instant("n_input")[known].sum())
+    return int(rows.instant("n_cached")[known].sum()) / total if total else None
 
 
 def generator_cost(run: Run) -> list[dict[str, Any]]:

@@ -9,12 +9,10 @@ from loadgen.analysis.goodput import meets_bounds
 from loadgen.analysis.intervals import Series
 from loadgen.analysis.load import Run
 from loadgen.analysis.metrics import asked_of_endpoint, durations_ns, mean_itl_ns
-from loadgen.analysis.rows import Floats, Ints, Mask
+from loadgen.analysis.rates import Span, counted, per_bin
+from loadgen.analysis.rows import NONE, Ints, Mask
 from loadgen.record import Outcome
 from loadgen.slo import Objective, parse_objectives
-
-BINS = 600
-"""Equal spans of time in which completions are counted for rates."""
 
 
 class Pair:
@@ -61,28 +59,19 @@ class Pair:
         ok = run.rows.outcome(Outcome.OK)
         if metric == "itl":
             return gap_series(run.rows, order, np.where(ok, self._itl[side], np.nan), per_token=True)
-        return _series(np.where(ok, self._durations[side][metric], np.nan)[order])
+        return per_bin(np.where(ok, self._durations[side][metric], np.nan)[order])
 
     def _share(self, side: int, name: str) -> Series:
         rows, order = (self.a, self.b)[side].rows, self._orders[side]
         value = self._met[side] if name == "attainment" else ~rows.outcome(Outcome.OK)
         asked = asked_of_endpoint(rows)
-        return _series(np.where(asked, value, np.nan)[order])
+        return per_bin(np.where(asked, value, np.nan)[order])
 
     def _counted(self, side: int, name: str, end_ns: int) -> Series:
         run = (self.a, self.b)[side]
-        rows, start_ns = run.rows, run.warmup_ns
-        which: Mask = self._met[side] if name == "goodput" else rows.outcome(Outcome.OK)
-        which = which & rows.has("done_ns")
-        done = rows.instant("done_ns")[which]
-        inside = (done >= start_ns) & (done < end_ns)
-        weights = rows.number("n_output")[which][inside] if name == "output_throughput" else None
-        width_ns = (end_ns - start_ns) / BINS
-        if width_ns <= 0:
-            return _series(np.zeros(0))
-        places = ((done[inside] - start_ns) / width_ns).astype(np.int64)
-        counts = np.bincount(places, None if weights is None else np.nan_to_num(weights), BINS)
-        return _series(counts[:BINS] / (width_ns / 1e9))
+        which: Mask = self._met[side] if name == "goodput" else run.rows.outcome(Outcome.OK)
+        weights = "n_output" if name == "output_throughput" else None
+        return counted(run.rows, which, Span(run.warmup_ns, end_ns), weights)
 
 
 def _objectives(run: Run) -> tuple[Objective, ...]:
@@ -90,7 +79,7 @@ def _objectives(run: Run) -> tuple[Objective, ...]:
 
 
 def _order(run: Run) -> Ints:
-    return due_ordered(run.rows, run.measured & run.rows.has("due_ns"))
+    return due_ordered(run.rows, run.measured & (run.rows.begin_ns != NONE))
 
 
 def _common_orders(a: Run, b: Run) -> tuple[Ints, Ints]:
@@ -103,11 +92,4 @@ def _common_orders(a: Run, b: Run) -> tuple[Ints, Ints]:
 
 
 def _last_due_ns(run: Run) -> int:
-    return int(run.rows.instant("due_ns").max(initial=0))
-
-
-def _series(values: Floats) -> Series:
-    """One value a place; a place without one (NaN) keeps its number."""
-    places = np.flatnonzero(~np.isnan(values)).astype(np.int64)
-    there = values[places]
-    return Series(there, places, np.ones(len(there)), len(values), there)
+    return int(run.rows.begin_ns.max(initial=0))

@@ -112,6 +112,11 @@ class Rows:
         known = self.has(earlier) & self.has(later)
         return np.where(known, self.ints[later] - np.where(known, self.ints[earlier], 0), np.nan)
 
+    @property
+    def begin_ns(self) -> Ints:
+        """Each row's due instant; where nobody wrote that down, the instant of its sending."""
+        return np.where(self.has("due_ns"), self.ints["due_ns"], self.ints["sent_ns"])
+
     def outcome(self, *outcomes: Outcome) -> Mask:
         """Rows that ended in one of the outcomes."""
         texts = self.texts["outcome"]
@@ -120,6 +125,11 @@ class Rows:
     def of_class(self, name: str) -> Mask:
         """Rows of the class."""
         texts = self.texts["class"]
+        return np.equal(texts.codes, texts.code(name))
+
+    def of_endpoint(self, name: str) -> Mask:
+        """Rows that went to the endpoint of that name, in a run with several."""
+        texts = self.texts["endpoint"]
         return np.equal(texts.codes, texts.code(name))
 
     @property

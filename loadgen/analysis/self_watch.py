@@ -44,4 +44,16 @@ def self_watch_notes(run: Run) -> list[str]:
     late = int(np.sum(lag > LATE_NS))
     if late:
         found.append(f"{late} of {run.scheduled} sends were more than 1 ms late")
+    found += prompt_notes(run)
     return found
+
+
+def prompt_notes(run: Run) -> list[str]:
+    """How far the planned prompts repeat what came before: a prefix cache answers that part."""
+    prompts = (run.document.get("schedule") or {}).get("prompts")
+    if not isinstance(prompts, dict) or not {"prompts", "distinct", "shared_prefix_ratio"} <= prompts.keys():
+        return []
+    return [
+        f"{prompts['distinct']} of {prompts['prompts']} prompts are distinct; {prompts['shared_prefix_ratio']:.1%} of"
+        " the input tokens are a prefix that came before, as planned"
+    ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.analysis.intervals import autocorrelation_time, upper_bound
+from loadgen.analysis.intervals import MIN_BLOCKS, TIMES_PER_BLOCK, autocorrelation_time, upper_bound
 from loadgen.analysis.rows import Floats
 
 LEAST = 100
@@ -21,6 +21,8 @@ LEAST = 100
 MAX_BATCHES = 2000
 SURE = 4.0
 WORTH = 0.1
+MOVED = 1.5
+"""Outer thirds whose medians differ by this factor have moved."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,32 @@ class Cut:
     median_outside: float
     median_inside: float
     settled: bool
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The values move all the while: medians of the first and the last third."""
+
+    median_first: float
+    median_last: float
+
+
+def find_drift(values: Floats) -> Drift | None:
+    """A level that moves over the whole series; ``None`` where it does not, or is too short to say.
+
+    A slow wave and a trend look alike from within one run: fewer than `MIN_BLOCKS` independent stretches, and outer
+    thirds whose medians differ by `MOVED`, are called drift, whichever it is.
+    """
+    n = len(values)
+    if n < LEAST:
+        return None
+    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable")
+    if n >= MIN_BLOCKS * TIMES_PER_BLOCK * upper_bound(autocorrelation_time(ranks), n):
+        return None
+    first, last = float(np.median(values[: n // 3])), float(np.median(values[-(n // 3) :]))
+    if max(first, last) < MOVED * min(first, last):
+        return None
+    return Drift(first, last)
 
 
 def find_cut(values: Floats) -> Cut | None:

@@ -39,11 +39,13 @@ class Validity:
     reasons: tuple[str, ...]
     limits: Limits
     generator_lost_rows: int
+    judged: bool = True
+    """False: the files are another tool's and do not tell enough; ``reasons`` then say what they lack."""
 
     @property
-    def valid(self) -> bool:
-        """Whether there is no reason against it."""
-        return not self.reasons
+    def valid(self) -> bool | None:
+        """Whether there is no reason against it; ``None`` when it cannot be judged."""
+        return not self.reasons if self.judged else None
 
 
 def limits_of(run: Run) -> Limits:
@@ -58,6 +60,8 @@ def judge(run: Run) -> Validity:
     """Judge the run's generator, clocks and files."""
     limits = limits_of(run)
     lost = int(lost_by_generator(run).sum())
+    if "peer" in run.document:
+        return Validity(tuple(_peer_reasons(run, limits)), limits, lost, judged=False)
     reasons = [
         *_lag_reasons(run, limits),
         *_lost_reasons(run, limits, lost),
@@ -70,6 +74,18 @@ def judge(run: Run) -> Validity:
         *run.problems,
     ]
     return Validity(tuple(reasons), limits, lost)
+
+
+def _peer_reasons(run: Run, limits: Limits) -> list[str]:
+    p99_ns = spread(lag_ns(run.rows), [0.99]).quantiles[0.99]
+    tool = run.document["peer"]["tool"]
+    if np.isnan(p99_ns):
+        return [f"{tool} does not write when requests were due: how late it was itself is not known"]
+    word = "beyond" if p99_ns > limits.lag_p99_ns else "within"
+    return [
+        f"{tool} was late itself by {p99_ns / 1e6:.3g} ms at p99, {word} the limit of {limits.lag_p99_ns / 1e6:.3g} ms"
+        " for a run of ours; nothing else of its validity is known"
+    ]
 
 
 def lost_by_generator(run: Run) -> Mask:

@@ -26,6 +26,7 @@ COMMANDS = {
     "simulate": "the built-in OpenAI-compatible endpoint",
     "trace": "list, fetch, describe, fit, convert and anonymise traces",
     "whatif": "run's load on an engine model in virtual time: nothing is sent",
+    "search": "find the highest load that keeps every promise",
     "scenario": "questions about a deployment: list, show, run",
 }
 """Name to one line of help; the command's module is ``loadgen.cli.<name>`` with add_arguments and run."""

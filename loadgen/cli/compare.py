@@ -8,11 +8,18 @@ from pathlib import Path
 
 from loadgen.errors import UsageError
 
+MOST = 26
+"""As many as there are letters to call them by."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="DIR", help="run directories, the baseline first"
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="DIR|FILE",
+        help="run directories, or result files of other tools, the baseline first",
     )
     parser.add_argument(
         "--margin", action="append", default=[], metavar="NAME=5%", help="smallest difference that matters"
@@ -27,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
     Raises UsageError for fewer than two runs, for a margin that is none and for what is no run directory,
     InvalidRunError for an invalid run without --force.
     """
-    if len(args.runs) < 2:
-        raise UsageError("compare needs at least two run directories")
+    if not 2 <= len(args.runs) <= MOST:
+        raise UsageError(f"compare needs at least two run directories, and takes up to {MOST}")
     from loadgen.report.comparison import compare_runs, exit_code, parse_margins, print_comparison
 
     comparison = compare_runs(args.runs, parse_margins(args.margin), force=args.force)

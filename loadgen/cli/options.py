@@ -21,7 +21,10 @@ TARGET_FIELDS = (
 FLAGS = ("carry_answers", "ignore_eos", "ignore_retry_after", "i_own_this_endpoint", "tls_insecure")
 LISTS = {"slo": "SLO", "sidecar": "HOST:PORT"}
 """Options that take several values, with what each is."""
-REPEATED = {"header": "K=V", "keep_header": "NAME", "step": "NAME=VALUE", "classes": "NAME:K=V,…"}
+REPEATED = {
+    "header": "K=V", "keep_header": "NAME", "step": "NAME=VALUE", "classes": "NAME:K=V,…", "base_url": "URL",
+    "target": "NAME=URL,…", "response_field": "ROLE=PATH", "tensor": "ROLE=NAME",
+}  # fmt: skip
 """Options that may be given again and again."""
 
 
@@ -62,7 +65,7 @@ def _add_fields(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> None
 
 
 def _add_option(group: Any, name: str, field: FieldInfo, extra: dict[str, Any]) -> None:
-    flags = [f"--{name.replace('_', '-')}", *extra["aliases"]]
+    flags = [_flag(name), *extra["aliases"]]
     text = _help(field)
     if name in FLAGS:
         group.add_argument(*flags, dest=name, action="store_true", default=UNSET, help=text)
@@ -105,31 +108,47 @@ def _choices(name: str, field: FieldInfo) -> list[str]:
 
 def plan_from(args: argparse.Namespace) -> tuple[Plan, str | None]:
     """(the plan, a key that was given on the command line). Raises UsageError naming what is wrong."""
+    plans, key = plans_from(args)
+    if len(plans) > 1:
+        raise UsageError("--base-url: one endpoint is asked here; only run takes several")
+    return plans[0], key
+
+
+def plans_from(args: argparse.Namespace) -> tuple[list[Plan], str | None]:
+    """As `plan_from`, a plan for each ``--base-url`` that was given."""
     options = {name: getattr(args, name) for name in Plan.model_fields if hasattr(args, name)}
-    if "header" in options:
-        options["header"] = _headers(options["header"])
-    if "extra_body" in options:
-        options["extra_body"] = _json_object(options["extra_body"])
-    return build_plan(options, args.plan), args.api_key
+    for name in ("header", "response_field", "tensor"):
+        if name in options:
+            options[name] = _pairs(name, options[name])
+    for name in ("extra_body", "request_template"):
+        if name in options:
+            options[name] = _json_object(name, options[name])
+    urls = options.pop("base_url", None)
+    each = [options] if urls is None else [options | {"base_url": url} for url in urls]
+    return [build_plan(one, args.plan) for one in each], args.api_key
 
 
-def _headers(pairs: list[str]) -> dict[str, str]:
-    headers: dict[str, str] = {}
+def _pairs(option: str, pairs: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
     for pair in pairs:
         name, mark, value = pair.partition("=") if "=" in pair else pair.partition(":")
         if not mark or not name.strip():
-            raise UsageError(f"--header {pair!r}: write NAME=VALUE")
-        headers[name.strip()] = value.strip()
-    return headers
+            raise UsageError(f"{_flag(option)} {pair!r}: write NAME=VALUE")
+        found[name.strip()] = value.strip()
+    return found
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _json_object(option: str, text: str) -> dict[str, Any]:
     try:
         value = orjson.loads(Path(text[1:]).read_bytes() if text.startswith("@") else text)
     except OSError as error:
-        raise UsageError(f"--extra-body {text}: {os.strerror(error.errno or 0).lower()}") from None
+        raise UsageError(f"{_flag(option)} {text}: {os.strerror(error.errno or 0).lower()}") from None
     except orjson.JSONDecodeError as error:
-        raise UsageError(f"--extra-body {text!r}: not JSON ({error})") from None
+        raise UsageError(f"{_flag(option)} {text!r}: not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise UsageError(f"--extra-body {text!r}: a JSON object is needed")
+        raise UsageError(f"{_flag(option)} {text!r}: a JSON object is needed")
     return value

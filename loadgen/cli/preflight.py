@@ -61,7 +61,7 @@ def _print(check: Check) -> None:
 def _checks(plan: Plan, watch_s: float, *, limits: bool) -> Iterator[Check]:
     from loadgen.endpoint import Prober, probe_endpoint
     from loadgen.net.target import TlsOptions, resolve_target
-    from loadgen.preparation import api_key, check_consent, dialect_of, request_headers
+    from loadgen.preparation import api_key, check_consent, http_dialect, request_headers
     from loadgen.proxy.preflight import Subject, preflight
     from loadgen.proxy.preflight_limits import probe_limits
     from loadgen.proxy.probe import Asker
@@ -71,7 +71,7 @@ def _checks(plan: Plan, watch_s: float, *, limits: bool) -> Iterator[Check]:
     assert plan.base_url is not None
     if watch_s <= 0:
         raise UsageError("--watch: longer than nothing")
-    dialect, headers = dialect_of(plan), request_headers(plan, api_key(plan))
+    dialect, headers = http_dialect(plan), request_headers(plan, api_key(plan))
     tls = TlsOptions(plan.tls_ca, plan.tls_cert, plan.tls_key, plan.tls_server_name, not plan.tls_insecure)
     target = resolve_target(plan.base_url, tls)
     facts = probe_endpoint(Prober(target, headers, plan.base_url), plan, dialect)

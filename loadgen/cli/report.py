@@ -1,10 +1,11 @@
-"""`loadgen report DIR`: compute everything again from a run directory's files."""
+"""`loadgen report DIR`: compute everything again from a run directory's files; of FILE: another tool's result."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from loadgen.errors import UsageError
 
@@ -12,7 +13,14 @@ from loadgen.errors import UsageError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
-        "directory", type=Path, metavar="DIR", help="a run directory (plan.json, records-*.jsonl)"
+        "directory",
+        type=Path,
+        metavar="DIR|FILE",
+        help="a run directory (plan.json, records-*.jsonl), or a result file of vLLM bench, guidellm, AIPerf or"
+        " inference-perf (FILE#2: the second benchmark in it)",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="write the report's files there (default: into DIR)"
     )
     parser.add_argument("--json", action="store_true", help="print summary.json instead of tables")
     parser.add_argument(
@@ -24,23 +32,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write summary.json and requests.csv, print the report, return the run's exit code.
+    """Write summary.json, requests.csv and report.html, print the report, return the run's exit code.
 
-    Raises UsageError when DIR is not a run directory or a percentile is none.
+    Raises UsageError when DIR is neither a run directory nor a result file, or a percentile is none.
     """
     percentiles = parse_percentiles(args.percentiles)
+    if not args.directory.is_dir():
+        return _report_peer(args, percentiles)
     from loadgen.report.summary import exit_code, write_reports
 
-    summary = write_reports(args.directory, percentiles)
-    if args.json:
-        import orjson
-
-        sys.stdout.write(orjson.dumps(summary, option=orjson.OPT_INDENT_2).decode() + "\n")
-    else:
-        from loadgen.report.terminal import print_report
-
-        print_report(summary, sys.stdout, percentiles)
+    summary = write_reports(args.directory, percentiles, args.out)
+    _print(summary, args, percentiles)
     return int(exit_code(summary))
+
+
+def _report_peer(args: argparse.Namespace, percentiles: tuple[float, ...]) -> int:
+    """Another tool's file: its figures computed our way where it has requests, and what it states itself."""
+    from loadgen.peers import read_result, run_of
+    from loadgen.report.peer import print_peer
+    from loadgen.report.summary import exit_code, summarise, write_files
+
+    result = read_result(args.directory)
+    if result.requests is None and args.out is None:
+        if args.json:
+            _write_json(result.to_json())
+        else:
+            print_peer(result.to_json(), sys.stdout)
+            print(f"No figure is computed here: the file holds aggregates only; {result.more}")
+        return 0
+    run = run_of(result)
+    summary = write_files(run, args.out, percentiles) if args.out else summarise(run, percentiles)
+    _print(summary, args, percentiles)
+    if not args.json:
+        print_peer(summary["peer"], sys.stdout)
+    return int(exit_code(summary))
+
+
+def _print(summary: dict[str, Any], args: argparse.Namespace, percentiles: tuple[float, ...]) -> None:
+    if args.json:
+        _write_json(summary)
+        return
+    from loadgen.report.terminal import print_report
+
+    print_report(summary, sys.stdout, percentiles)
+
+
+def _write_json(content: dict[str, Any]) -> None:
+    import orjson
+
+    sys.stdout.write(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
 def parse_percentiles(text: str) -> tuple[float, ...]:

@@ -5,15 +5,24 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
+from string import ascii_lowercase
 from typing import TYPE_CHECKING
 
-from loadgen.cli.options import add_plan_options, plan_from
+from loadgen.cli.options import add_plan_options, plans_from
 from loadgen.errors import ExitCode, UsageError
 from loadgen.quantity import format_ns
 
 if TYPE_CHECKING:
     from loadgen.driver import Driven
     from loadgen.plan import Plan
+
+FIRST_THAT_APPLIES = (
+    ExitCode.INTERRUPTED,
+    ExitCode.UNREACHABLE,
+    ExitCode.INVALID_RUN,
+    ExitCode.GATE_FAILED,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,16 +35,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the plan; the exit code of its report."""
-    plan, key = plan_from(args)
+    plans, key = plans_from(args)
     if key is not None:
         print("loadgen: warning: a key on the command line can be read by others on this machine; "
               "use --api-key-file or OPENAI_API_KEY", file=sys.stderr)  # fmt: skip
         os.environ["OPENAI_API_KEY"] = key
     if args.dry_run:
-        return dry_run(plan, as_json=args.json)
+        return dry_run(plans[0], as_json=args.json)
+    if len(plans) > 1:
+        from loadgen.together import drive_together
+
+        return finish_together(
+            drive_together(side_by_side(plans), show_progress=not args.quiet), as_json=args.json
+        )
     from loadgen.driver import drive
 
-    return finish(drive(plan, show_progress=not args.quiet), as_json=args.json)
+    return finish(drive(plans[0], show_progress=not args.quiet), as_json=args.json)
+
+
+def side_by_side(plans: Sequence[Plan]) -> list[Plan]:
+    """The plans with directories a, b, … below the first one's and each its own sidecar.
+
+    Raises UsageError for too many, for sidecars that are not one an endpoint, and for a directory in use.
+    """
+    if not 2 <= len(plans) <= len(ascii_lowercase):
+        raise UsageError(
+            f"2 to {len(ascii_lowercase)} endpoints can be asked at the same time, not {len(plans)}"
+        )
+    agents = plans[0].sidecar
+    if agents and len(agents) != len(plans):
+        raise UsageError(f"--sidecar: name one for each of the {len(plans)} --base-url, in their order")
+    from loadgen.rundir import new_run_directory
+
+    parent = new_run_directory(plans[0].out)
+    return [
+        plan.model_copy(update={"out": parent / letter, "sidecar": agents[place : place + 1]})
+        for place, (letter, plan) in enumerate(zip(ascii_lowercase, plans, strict=False))
+    ]
 
 
 def finish(driven: Driven, *, as_json: bool) -> int:
@@ -52,6 +88,29 @@ def finish(driven: Driven, *, as_json: bool) -> int:
         print_report(summary, sys.stdout)
         print(f"\nFiles: {driven.directory} (report.html, summary.json, requests.csv, records, plan.json)")
     return int(exit_code(summary))
+
+
+def finish_together(each: list[Driven], *, as_json: bool) -> int:
+    """Print every report and the comparison with the first, keep it as comparison.json; the exit code of all."""
+    import orjson
+
+    from loadgen.report.comparison import compare_runs, exit_code, print_comparison
+    from loadgen.report.summary import exit_code as code_of_run
+    from loadgen.report.terminal import print_report
+
+    comparison = compare_runs([driven.directory for driven in each], {}, force=True)
+    body = orjson.dumps(comparison, option=orjson.OPT_INDENT_2) + b"\n"
+    (each[0].directory.parent / "comparison.json").write_bytes(body)
+    if as_json:
+        sys.stdout.write(body.decode())
+    else:
+        for driven in each:
+            print(f"{driven.directory}: {driven.summary['base_url']}\n")
+            print_report(driven.summary, sys.stdout)
+        print_comparison(comparison, sys.stdout)
+        print(f"\nFiles: {each[0].directory.parent} (comparison.json, and a run directory an endpoint)")
+    found = {code_of_run(driven.summary) for driven in each} | {exit_code(comparison)}
+    return int(next((code for code in FIRST_THAT_APPLIES if code in found), ExitCode.GOOD))
 
 
 def dry_run(plan: Plan, *, as_json: bool) -> int:
@@ -76,6 +135,11 @@ def dry_run(plan: Plan, *, as_json: bool) -> int:
     print(f"requests        {described['requests']:,}")
     print(f"input tokens    {described['input_tokens']:,}")
     print(f"output tokens   {described['output_tokens']:,} at most")
+    prompts = described["prompts"]
+    print(
+        f"prompts         {prompts['distinct']:,} distinct, {prompts['shared_prefix_ratio']:.1%}"
+        " of the input tokens are a prefix that came before"
+    )
     if not schedule.closed:
         rate = described["rate_per_s"]
         print(f"duration        {format_ns(described['span_ns'])}")

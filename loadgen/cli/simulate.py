@@ -13,6 +13,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Serve a simulated OpenAI-compatible endpoint. Prints one line when it listens."
     parser.add_argument("--host", default="127.0.0.1", help="address to bind (default %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port; 0 takes a free one (default)")
+    parser.add_argument(
+        "--grpc-port", type=int, metavar="P", help="serve gRPC too (KServe v2, vLLM); 0 takes a free port"
+    )
+    parser.add_argument(
+        "--grpc-form",
+        choices=("triton", "mlserver"),
+        default="triton",
+        help="whose KServe answers (%(default)s)",
+    )
+    parser.add_argument(
+        "--grpc-max-metadata",
+        type=int,
+        metavar="BYTES",
+        help="of a gRPC call (default: gRPC's own, 8 to 16 KiB)",
+    )
     parser.add_argument("--model", default="sim", help="the model's name (default %(default)s)")
     parser.add_argument("--api-key", help="refuse requests without this key")
     parser.add_argument(
@@ -59,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
     from loadgen.simulator.http import Endpoint, ServerOptions
     from loadgen.simulator.scripted import ScriptBook
-    from loadgen.simulator.serve import engine_room, raise_file_limit, serve
+    from loadgen.simulator.serve import GrpcOptions, engine_room, raise_file_limit, serve
     from loadgen.simulator.stream import Extras
 
     extras = Extras(
@@ -78,10 +93,15 @@ def run(args: argparse.Namespace) -> int:
     )
     book = ScriptBook.load(args.script) if args.script else ScriptBook()
     raise_file_limit()
+    grpc = (
+        None
+        if args.grpc_port is None
+        else GrpcOptions(args.grpc_port, args.grpc_form, args.grpc_max_metadata)
+    )
 
     async def main() -> None:
         served = Endpoint(options, engine_room(config, args.model), book)
-        await serve(served, args.host, args.port, exit_with_stdin=args.exit_with_stdin)
+        await serve(served, args.host, args.port, exit_with_stdin=args.exit_with_stdin, grpc=grpc)
 
     asyncio.run(main())
     return 0

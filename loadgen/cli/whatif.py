@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from loadgen.simulator.whatif import Fleet
 
 SWEEPABLE = (
-    "replicas", "routing", "preset", "gpus", "scheduling-policy", "max-num-seqs", "max-num-batched-tokens",
-    "block-size", "num-blocks", "request-rate", "burstiness", "speedup", "concurrency", "max-concurrency",
-    "input-len", "output-len", "class-share",
+    "replicas", "routing", "preset", "gpu", "precision", "gpus", "scheduling-policy", "max-num-seqs",
+    "max-num-batched-tokens", "block-size", "num-blocks", "request-rate", "burstiness", "speedup", "concurrency",
+    "max-concurrency", "input-len", "output-len", "class-share",
 )  # fmt: skip
 """Options whose values a sweep may list: the fleet's, the engine's and the load's."""
 SWEEP_FILE = "sweep.json"
@@ -33,6 +33,7 @@ MOST_POINTS = 200
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Run's options (those of the target have no effect), the engine's, and the fleet's."""
+    from loadgen.cli.whatif_search import add_whatif_search
     from loadgen.simulator.options import add_engine_arguments
     from loadgen.simulator.whatif import ROUTING
 
@@ -49,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sweep", action="append", default=[], metavar="NAME=V,V…",
         help=f"one run for each value (several: each combination); NAME: {', '.join(SWEEPABLE)}",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="summary.json, or the sweep, instead of tables")
+    add_whatif_search(parser)
+    parser.add_argument("--json", action="store_true", help="summary.json, the sweep or the search as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress")
 
 
@@ -58,6 +60,12 @@ def run(args: argparse.Namespace) -> int:
 
     Raises UsageError for what cannot be simulated, before anything is written.
     """
+    if args.search is not None:
+        from loadgen.cli.whatif_search import run_search
+
+        if args.sweep:
+            raise UsageError("--search and --sweep exclude each other")
+        return run_search(args, _asked)
     axes = sweep_axes(args.sweep, args.replicas)
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     if len(points) > MOST_POINTS:
@@ -94,9 +102,23 @@ def _with(args: argparse.Namespace, point: Mapping[str, str]) -> argparse.Namesp
 
     parser = Parser(prog="loadgen whatif", add_help=False)
     add_arguments(parser)
+    point = _in_one_preset(args.preset, dict(point))
     return parser.parse_args(
         [f"--{name}={value}" for name, value in point.items()], argparse.Namespace(**vars(args))
     )
+
+
+def _in_one_preset(preset: str | None, point: dict[str, str]) -> dict[str, str]:
+    """The point with its GPU and precision put into the preset GPU:MODEL[:PRECISION]. Raises UsageError."""
+    parts = {name: point.pop(name) for name in ("gpu", "precision") if name in point}
+    if not parts:
+        return point
+    words = (point.get("preset") or preset or "").split(":")
+    if len(words) not in (2, 3):
+        raise UsageError(f"sweeping {min(parts)} needs a --preset GPU:MODEL[:PRECISION] to change")
+    gpu, model, *precision = words
+    kept = [parts["precision"]] if "precision" in parts else precision
+    return point | {"preset": ":".join([parts.get("gpu", gpu), model, *kept])}
 
 
 def _asked(args: argparse.Namespace) -> tuple[Plan, EngineConfig, Fleet]:

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import orjson
 
 from loadgen.clients.likeness import TRIES, Likeness, likeness_of
+from loadgen.clients.marks import Marks
+from loadgen.net.exchange import REJECTED_STATUS
 from loadgen.record import Outcome, Record
 from loadgen.wire.sse import SseParser
 
 DONE = b"[DONE]"
 ERROR_TEXT_LIMIT = 500
-REJECTED_STATUS = frozenset({429, 503})
 TOO_LARGE_STATUS = frozenset({413, 414, 431})
 
 
@@ -70,19 +71,14 @@ class AnswerReader:
     """Reads one streamed answer. `feed` takes decoded body pieces with their stamps; `settle` fills the record."""
 
     __slots__ = (
-        "_alike", "_carrier", "_continuous", "_done", "_error", "_finish_reason", "_first", "_first_output",
-        "_gaps", "_keep_text", "_last", "_parser", "_queue_ns", "_said", "_text", "_tokens", "_tokens_seen",
-        "_tries", "_usage",
+        "_alike", "_carrier", "_continuous", "_done", "_error", "_finish_reason", "_keep_text", "_marks", "_parser",
+        "_queue_ns", "_said", "_text", "_tokens_seen", "_tries", "_usage",
     )  # fmt: skip
 
     def __init__(self, carrier: Carrier, *, keep_text: bool = False) -> None:
         self._carrier = carrier
         self._parser = SseParser()
-        self._first: int | None = None
-        self._first_output: int | None = None
-        self._last = 0
-        self._gaps: list[int] = []
-        self._tokens: list[int] = []
+        self._marks = Marks()
         self._tokens_seen = 0
         self._continuous = False
         self._usage: dict[str, Any] | None = None
@@ -104,7 +100,7 @@ class AnswerReader:
     @property
     def progress(self) -> int:
         """Output tokens so far: the server's continuous count, else content chunks."""
-        return max(self._tokens_seen, len(self._tokens))
+        return max(self._tokens_seen, len(self._marks.tokens))
 
     def feed(self, stamp_ns: int, piece: bytes) -> None:
         """Take what one read brought; all events that it completed share its instant."""
@@ -142,7 +138,7 @@ class AnswerReader:
             if counts
             else 0
         )
-        self._mark(stamp_ns, True, tokens)
+        self._marks.mark(stamp_ns, True, tokens)
         return True
 
     def _take(self, stamp_ns: int, data: bytes, event_type: bytes) -> None:
@@ -185,7 +181,7 @@ class AnswerReader:
         usage = chunk.get("usage")
         carried_tokens = self._take_usage(usage, bool(choices) and not finished) if usage else 0
         if generated or (carried_tokens > 0 and choices):
-            self._mark(stamp_ns, output or not generated, carried_tokens)
+            self._marks.mark(stamp_ns, output or not generated, carried_tokens)
 
     def _take_usage(self, usage: dict[str, Any], in_mid_stream: bool) -> int:
         """How many tokens this chunk brought, by continuous usage (0 where only the final total is known)."""
@@ -196,29 +192,13 @@ class AnswerReader:
         self._tokens_seen = max(total, self._tokens_seen)
         return max(brought, 0)
 
-    def _mark(self, stamp_ns: int, output: bool, tokens: int) -> None:
-        if self._first is None:
-            self._first = stamp_ns
-        else:
-            self._gaps.append(stamp_ns - self._last)
-        if output and self._first_output is None:
-            self._first_output = stamp_ns
-        self._last = stamp_ns
-        self._tokens.append(tokens)
-
     def settle(self, record: Record, *, ended_whole: bool) -> None:
         """Write instants, counts and the outcome into *record*; *ended_whole*: HTTP's own framing was complete."""
-        chunks = len(self._tokens)
-        if self._first is not None:
-            record.first_ns, record.last_ns = self._first, self._last
-            if self._first_output != self._first:
-                record.first_output_ns = self._first_output
-            record.chunk_ns = self._gaps
-            record.chunk_tokens = self._tokens if self._continuous else None
+        self._marks.write(record, tokens_known=self._continuous)
         record.finish_reason, record.queue_ns = self._finish_reason, self._queue_ns
         take_usage(record, self._usage)
         if record.n_output is None:
-            record.n_output, record.n_output_source = chunks, "chunks"
+            record.n_output, record.n_output_source = len(self._marks.tokens), "chunks"
         if self._error is not None:
             record.outcome, record.error = Outcome.ERROR_IN_STREAM, self._error
         elif self._done or (ended_whole and self._finish_reason):

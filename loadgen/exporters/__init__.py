@@ -25,6 +25,6 @@ class Exporter:
 EXPORTERS = {
     "parquet": Exporter(write_parquet, "requests.parquet", "every field of every row, instants in ns"),
     "vllm": Exporter(write_vllm, "vllm.json", "vLLM's benchmark result with its arrays"),
-    "aiperf": Exporter(write_aiperf, "profile_export.jsonl", "AIPerf's record a request"),
+    "aiperf": Exporter(write_aiperf, "profile_export.jsonl", "AIPerf's record of each request that was sent"),
     "csv": Exporter(write_requests_csv, "requests.csv", "one line a request, durations in ms"),
 }

@@ -1,8 +1,9 @@
 """vLLM's benchmark result file (``vllm bench serve --save-result --save-detailed``), arrays included.
 
-Arrays have one entry a scheduled row, in schedule order, in seconds; a failed row has ttft 0.0, no itls and
-its message in ``errors``, as vLLM writes it. vLLM's itl is the gap between chunks: our icl. We keep no texts,
-so that ``generated_texts`` is absent.
+Arrays have one entry a scheduled row, in schedule order, in seconds; a failed row has ttft and latency 0.0, no itls
+and its message in ``errors``, as vLLM 0.32.0 writes it. vLLM's itl is the gap between chunks: our icl; its
+``queue_times`` run from a request's turn to its sending: held, and taken to sent. We keep no texts, so that
+``generated_texts`` is absent.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 import orjson
 
 from loadgen.analysis.load import Run
+from loadgen.analysis.metrics import held_ns
 from loadgen.analysis.rows import Rows
 from loadgen.record import Outcome
 from loadgen.report.summary import summarise
@@ -49,6 +51,7 @@ def _scalars(run: Run) -> dict[str, Any]:
             statistic = key.removesuffix("_ms")
             if key.endswith("_ms") and (statistic in STATISTICS or statistic.startswith("p")):
                 scalars[f"{STATISTICS.get(statistic, statistic)}_{theirs}_ms"] = value
+        scalars[f"p50_{theirs}_ms"] = scalars[f"median_{theirs}_ms"]
     return scalars
 
 
@@ -58,11 +61,15 @@ def _arrays(run: Run) -> dict[str, Iterator[Any]]:
     ok = rows.outcome(Outcome.OK)
     ttft_s = np.nan_to_num(np.where(ok, rows.between("sent_ns", "first_ns"), np.nan)) / 1e9
     start_s = rows.number("sent_ns") / 1e9
+    latency_s = np.nan_to_num(np.where(ok, rows.between("sent_ns", "last_ns"), np.nan)) / 1e9
+    queue_s = np.nan_to_num(rows.between("taken_ns", "sent_ns") + held_ns(rows)) / 1e9
     known = _count(rows, "n_input"), _count(rows, "n_output")
     each: dict[str, Callable[[int], Any]] = {
         "input_lens": lambda place: int(known[0][place]),
         "output_lens": lambda place: int(known[1][place]) if ok[place] else 0,
         "ttfts": lambda place: float(ttft_s[place]),
+        "latencies": lambda place: float(latency_s[place]),
+        "queue_times": lambda place: float(queue_s[place]),
         "itls": lambda place: (rows.gaps.of_row(place) / 1e9).tolist() if ok[place] else [],
         "start_times": lambda place: None if np.isnan(start_s[place]) else float(start_s[place]),
         "errors": lambda place: "" if ok[place] else _message(rows, place),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from loadgen.record import ClockSource, Outcome, Record
 
 if TYPE_CHECKING:
-    from loadgen.clients.openai import AnswerReader
+    from loadgen.clients.dialect import Reader
     from loadgen.net.connection import Connection
 
 LONG_PIECES = 32
@@ -20,6 +21,9 @@ MAX_DECODED_BYTES = 1 << 30
 """A compressed answer may not unfold beyond this."""
 
 _LOOP = ClockSource.LOOP
+
+REJECTED_STATUS = frozenset({429, 503})
+"""The server would not, for now."""
 
 DETECT = 47
 """zlib's ``wbits`` for the largest window, gzip or zlib by the head."""
@@ -42,7 +46,7 @@ class Exchange:
         "status",
     )  # fmt: skip
 
-    def __init__(self, record: Record, payload: bytes, finished: Callable[[Exchange], None]) -> None:
+    def __init__(self, record: Record, payload: Sized, finished: Callable[[Exchange], None]) -> None:
         self.record = record
         self.payload = payload
         self.finished = finished
@@ -54,7 +58,7 @@ class Exchange:
         self.ending: Ending | None = None
         self.deadline_ns = 0
         self.connection: Connection | None = None
-        self.reader: AnswerReader | None = None
+        self.reader: Reader | None = None
         self.on_long: Callable[[Exchange], None] | None = None
         self.long_at = LONG_PIECES
         self.leave_tokens: int | None = None
@@ -65,9 +69,7 @@ class Exchange:
     def header(self, name: bytes, value: bytes) -> None:
         """Keep of the answer's head what decides how its body is read."""
         name = name.lower()
-        if name in self.keep_headers:
-            kept = self.record.answer_headers = self.record.answer_headers or {}
-            kept[name.decode()] = value.decode("latin-1")
+        self.keep(name, value)
         if name == b"content-type":
             self.is_event_stream = value.lower().startswith(b"text/event-stream")
         elif name == b"content-encoding" and value.lower() not in (b"identity", b""):
@@ -77,6 +79,12 @@ class Exchange:
                 self.hints["content-encoding"] = value.decode("latin-1")
         elif name in (b"retry-after", b"location"):
             self.hints[name.decode()] = value.decode("latin-1")
+
+    def keep(self, name: bytes, value: bytes) -> None:
+        """Put a header (or trailer) into the record where the plan wants it; *name* in lower case."""
+        if name in self.keep_headers:
+            kept = self.record.answer_headers = self.record.answer_headers or {}
+            kept[name.decode()] = value.decode("latin-1")
 
     def body(self, stamp_ns: int, data: bytes, source: ClockSource) -> None:
         """A piece of the body as it came."""
@@ -115,6 +123,23 @@ class Exchange:
             parts.append(decoded)
             data = self._decoder.unused_data
         return b"".join(parts)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the answer's head alone says that the server would not, for now."""
+        return self.status in REJECTED_STATUS
+
+    @property
+    def told_status(self) -> int | None:
+        """The status as a record keeps it."""
+        return self.status or None
+
+    def abort(self, outcome: Outcome, error: str) -> None:
+        """Give it up, wherever it is: it ends with *outcome*, what it had received is kept."""
+        if self.connection is not None:
+            self.connection.abort(outcome, error)
+        else:
+            self.end(Ending.FAILED, time.monotonic_ns(), outcome, error)
 
     def end(
         self, ending: Ending, done_ns: int, outcome: Outcome | None = None, error: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Protocol
 
 from loadgen.net.batched import BatchedReads
 from loadgen.net.connection import Connection
@@ -12,6 +13,22 @@ from loadgen.net.target import Target
 
 IDLE_LIMIT_NS = 4_000_000_000
 """A connection idle for longer is replaced: servers close theirs after some seconds (uvicorn after 5)."""
+
+
+class Sender(Protocol):
+    """Where exchanges go: connections to one target, or to several."""
+
+    def open_ahead(self, count: int) -> None:
+        """Start to open connections for *count* requests at once."""
+        ...
+
+    def send(self, exchange: Exchange) -> None:
+        """Send now, on a connection that is free or new."""
+        ...
+
+    def close(self) -> None:
+        """Close what serves nothing; the rest closes when it has served."""
+        ...
 
 
 class Pool:

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from loadgen.errors import UnreachableError, UsageError
+from loadgen.plan_words import SCHEME_WORDS, SCHEMES
 
 Address = tuple[socket.AddressFamily, Any]
 
@@ -55,10 +56,11 @@ def resolve_target(base_url: str, options: TlsOptions | None = None) -> Target:
     url = urlsplit(base_url)
     if url.scheme == "unix":
         return Target("localhost", "localhost", "", [(socket.AF_UNIX, url.path)])
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise UsageError(f"not an endpoint: {base_url!r} (http://HOST:PORT, https://HOST:PORT or unix:PATH)")
+    if url.scheme not in SCHEMES or not url.hostname:
+        raise UsageError(f"not an endpoint: {base_url!r} ({SCHEME_WORDS})")
+    secure = url.scheme in ("https", "grpcs")
     try:
-        port = url.port or (443 if url.scheme == "https" else 80)
+        port = url.port or (443 if secure else 80)
     except ValueError as error:
         raise UsageError(f"not an endpoint: {base_url!r} ({error})") from None
     try:
@@ -68,22 +70,22 @@ def resolve_target(base_url: str, options: TlsOptions | None = None) -> Target:
     addresses = [(socket.AddressFamily(family), address) for family, _, _, _, address in found]
     prefix = url.path.rstrip("/").removesuffix("/v1")
     target = Target(url.hostname, url.netloc.rpartition("@")[2], prefix, addresses)
-    if url.scheme == "https":
+    if secure:
         options = options or TlsOptions()
-        target.tls = tls_context(options)
+        target.tls = tls_context(options, "h2" if url.scheme == "grpcs" else "http/1.1")
         target.server_name = options.server_name or url.hostname
     return target
 
 
-def tls_context(options: TlsOptions) -> ssl.SSLContext:
-    """A client context for HTTP/1.1. Raises UsageError for files that cannot be used."""
+def tls_context(options: TlsOptions, protocol: str = "http/1.1") -> ssl.SSLContext:
+    """A client context for *protocol* (as ALPN names it). Raises UsageError for files that cannot be used."""
     try:
         context = ssl.create_default_context(cafile=options.ca_file)
         if options.cert_file:
             context.load_cert_chain(options.cert_file, options.key_file)
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"TLS files: {error}") from None
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([protocol])
     if not options.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

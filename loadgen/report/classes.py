@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -29,21 +28,13 @@ from loadgen.analysis.rows import Mask
 from loadgen.analysis.service import Service, service_of
 from loadgen.record import Outcome
 from loadgen.report.figures import interval_figures
+from loadgen.report.markup import folded, paragraph, section, table
 from loadgen.report.terminal import number, show, table_of
 
 HEAD = ("class", "met", "longest wait, ms", "> 5 medians", "Jain", "lost", "its tokens")
 LOOSE = 0.2
 """An estimate whose range is wider than this to either side is called loose."""
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class HtmlParts:
-    """What writes a section, a table and safe text of the page."""
-
-    section: Callable[..., str]
-    table: Callable[..., str]
-    text: Callable[[Any], str]
 
 
 def priority_block(run: Run, met: Mask, *, has_bounds: bool) -> Json | None:
@@ -175,16 +166,16 @@ def _how(block: Json) -> str:
 
 def print_priority(console: Console, summary: Json) -> None:
     """The block on a terminal."""
-    table = table_of(HEAD)
+    shown = table_of(HEAD)
     for line in class_lines(summary):
-        table.add_row(*line)
-    show(console, "Classes, the most urgent first", table)
+        shown.add_row(*line)
+    show(console, "Classes, the most urgent first", shown)
     for words in priority_words(summary["priority"]):
         console.print(words, markup=False, soft_wrap=True)
     console.print()
 
 
-def priority_section(summary: Json, page: HtmlParts) -> str:
+def priority_section(summary: Json) -> str:
     """The block on the report's page; "" where there is none."""
     block = summary.get("priority")
     if block is None:
@@ -200,16 +191,16 @@ def priority_section(summary: Json, page: HtmlParts) -> str:
         )
         for w in block["inversions"]["worst"]
     ]
-    words = "".join(f"<p>{page.text(line)}</p>" for line in priority_words(block))
-    parts = [page.table("Classes, the most urgent first", HEAD, class_lines(summary)), words]
+    parts = [table("Classes, the most urgent first", HEAD, class_lines(summary))]
+    parts += map(paragraph, priority_words(block))
     if worst:
         columns = ("request", "class", "sent, s", "waited, ms", "lost, ms", "passed over by")
-        parts.append(page.table("Inversions that cost most", columns, worst, text=(1, 5)))
-    parts.append(f"<details><summary>Over time</summary>{_time_table(block, page)}</details>")
-    return page.section("Priorities", *parts)
+        parts.append(table("Inversions that cost most", columns, worst, words=(1, 5)))
+    parts.append(folded("Over time", _time_table(block)))
+    return section("Priorities", *parts)
 
 
-def _time_table(block: Json, page: HtmlParts) -> str:
+def _time_table(block: Json) -> str:
     spans, order = block["over_time"], block["order"]
     lines = []
     for place, from_s in enumerate(spans["from_s"]):
@@ -217,6 +208,4 @@ def _time_table(block: Json, page: HtmlParts) -> str:
         kept = [f"{one['met'][place]} of {one['asked'][place]}" for one in of_class]
         lines.append((number(from_s), *kept, number(spans["inversions"][place])))
     head = ("from, s", *(f"{name} met" for name in order), "inversions")
-    return page.table(
-        "Classes over time, by due instant; inversions by the start that passed over", head, lines
-    )
+    return table("Classes over time, by due instant; inversions by the start that passed over", head, lines)

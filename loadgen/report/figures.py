@@ -19,7 +19,7 @@ from loadgen.analysis.metrics import (
 )
 from loadgen.analysis.rows import Floats, Mask
 from loadgen.analysis.spread import Spread, quantile_with_failures, spread, spread_of_blocks
-from loadgen.analysis.steady import find_cut
+from loadgen.analysis.steady import find_cut, find_drift
 from loadgen.record import Outcome
 
 FAILURES_COUNT = ("ttft", "ttft_from_due", "ttfo", "tpot", "e2e", "e2e_from_due")
@@ -37,7 +37,7 @@ def metric_figures(run: Run, which: Mask, quantiles: Sequence[float]) -> Json:
     durations = durations_ns(rows)
     for name, values in durations.items():
         found[name] = figures(spread(values[ok], quantiles))
-        if failures and name in FAILURES_COUNT:
+        if failures and name in FAILURES_COUNT and (found[name]["n"] or not ok.any()):
             found[name]["with_failures"] = _failing_figures(values[ok], failures, quantiles)
     found["icl"] = figures(spread_of_blocks(lambda: icl_blocks(rows, ok), quantiles))
     if not (same := one_token_a_chunk(rows, ok)):
@@ -81,7 +81,7 @@ def _failing_figures(values: Floats, failures: int, quantiles: Sequence[float]) 
 
 
 def steady_state(run: Run, ok: Mask) -> Json:
-    """Transients of TTFT at both ends of the measured part: found and shown, not cut away."""
+    """Transients of TTFT at both ends of the measured part, and drift of all of it: shown, not cut away."""
     places = due_ordered(run.rows, ok)
     ttft = run.rows.between("sent_ns", "first_ns")[places]
     places, ttft = places[~np.isnan(ttft)], ttft[~np.isnan(ttft)]
@@ -96,6 +96,11 @@ def steady_state(run: Run, ok: Mask) -> Json:
             "ttft_p50_inside_ms": cut.median_inside / 1e6,
             "settled": cut.settled,
         }
+    drift = find_drift(ttft)
+    found["drift"] = drift and {
+        "ttft_p50_first_third_ms": drift.median_first / 1e6,
+        "ttft_p50_last_third_ms": drift.median_last / 1e6,
+    }
     return found
 
 

@@ -1,24 +1,38 @@
 """report.html: one file that needs nothing else, with the summary's figures and the charts.
 
-Foreign text (model names, errors, ids) reaches the page only through `html.escape` or as JSON data that the
+Foreign text (model names, errors, ids) reaches the page only through `markup.text` or as JSON data that the
 scripts set as text; the page's own policy forbids every connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from loadgen.analysis.load import Run
+from loadgen.analysis.machine import Machine
 from loadgen.analysis.views import chart_data
-from loadgen.report.classes import HtmlParts, priority_section
+from loadgen.report.classes import priority_section
+from loadgen.report.endpoints import endpoint_titles
+from loadgen.report.machine import machine_charts, machine_sections
+from loadgen.report.markup import (
+    asset,
+    bullets,
+    figure,
+    folded,
+    json_text,
+    pair,
+    paragraph,
+    section,
+    table,
+    text,
+)
 from loadgen.report.notes import METHOD_NOTES, caption_of_time, verdict_words
-from loadgen.report.terminal import LATENCIES, idc_words, number, printable
+from loadgen.report.peer import peer_section
+from loadgen.report.terminal import LATENCIES, attainment_words, idc_words, late_words, number
 
 Json = dict[str, Any]
 PERCENTILES = ("p50", "p90", "p95", "p99")
@@ -31,59 +45,57 @@ ECDF_CHOICES = {
 }
 
 
-def write_html(run: Run, summary: Json, path: Path) -> None:
+def write_html(run: Run, summary: Json, path: Path, machine: Machine | None = None) -> None:
     """Write the page. ``summary`` is the run's summary.json: no figure is computed again here."""
-    charts = chart_data(run)
-    path.write_text(_page(run, summary, charts), encoding="utf-8")
+    charts = chart_data(run) | machine_charts(machine) | {"unsteady": _unsteady(summary)}
+    path.write_text(_page(run, (summary, charts), machine), encoding="utf-8")
 
 
-def _page(run: Run, summary: Json, charts: Json) -> str:
+def _page(run: Run, told: tuple[Json, Json], machine: Machine | None) -> str:
+    summary, charts = told
     where = "an engine model (simulated)" if summary["simulated"] else summary["base_url"] or "an endpoint"
     title = f"{summary['model_id'] or 'load test'} at {where}"
     sections = [
         _verdict(summary),
+        peer_section(summary["peer"]),
         _asked_and_sent(summary),
         _service_levels(summary),
-        priority_section(summary, HtmlParts(_section, _table, _text)),
+        priority_section(summary),
         _latency(summary, charts),
-        _time(summary, charts),
+        _over_time(summary, charts),
         _by_prompt(charts),
-        _machine(run),
+        _itl(charts),
+        _throughput(summary, machine),
+        *machine_sections(machine),
         _slowest(charts),
         _outcomes(summary),
         _settings(run),
-        _method(),
+        section("How each figure is computed", bullets(METHOD_NOTES)),
     ]
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{_text(title)}: load test report</title>",
-            f"<style>\n{_asset('report.css')}</style>\n</head>\n<body>\n<main>",
-            f"<h1>{_text(title)}</h1>",
-            f'<p class="soft">{_text(_when(summary))}</p>',
+            f"<title>{text(title)}: load test report</title>",
+            f"<style>\n{asset('report.css')}</style>\n</head>\n<body>\n<main>",
+            f"<h1>{text(title)}</h1>",
+            f'<p class="soft">{text(_when(summary))}</p>',
             "<noscript><p>Charts need JavaScript; the tables hold the same figures.</p></noscript>",
             *sections,
             "</main>",
-            f'<script type="application/json" id="data">{_json(charts)}</script>',
-            f"<script>\n{_asset('plotly-cartesian.min.js')}\n</script>",
-            f"<script>\n{_asset('report.js')}</script>\n</body>\n</html>\n",
+            f'<script type="application/json" id="data">{json_text(charts)}</script>',
+            f"<script>\n{asset('plotly-cartesian.min.js')}\n</script>",
+            f"<script>\n{asset('report.js')}</script>\n</body>\n</html>\n",
         ]
     )
 
 
-def _asset(name: str) -> str:
-    return files("loadgen.report").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _json(value: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
-    return orjson.dumps(value).decode().replace("<", "\\u003c").replace("\u2028", "\\u2028")
-
-
-def _text(value: Any) -> str:
-    return escape(printable(str(value), 2000))
+def _unsteady(summary: Json) -> list[list[float | None]]:
+    """Spans [from, to] in s that were found not to be steady; ``None``: to the end."""
+    beginning, end = summary["steady_state"]["beginning"], summary["steady_state"]["end"]
+    found = [[0.0, beginning["at_s"]]] if beginning else []
+    return found + ([[end["at_s"], None]] if end else [])
 
 
 def _when(summary: Json) -> str:
@@ -92,56 +104,17 @@ def _when(summary: Json) -> str:
     return f"Started {started}; {scheduled} requests scheduled, {duration} s"
 
 
-def _section(title: str, *parts: str) -> str:
-    name = title.lower().replace(" ", "-").replace(",", "")
-    return (
-        f'<section aria-labelledby="{name}">\n<h2 id="{name}">{title}</h2>\n'
-        + "\n".join(parts)
-        + "\n</section>"
-    )
-
-
-def _table(
-    caption: str, head: Sequence[str], lines: Iterable[Sequence[Any]], text: Sequence[int] = ()
-) -> str:
-    """A table; columns named in ``text`` hold words, the others figures."""
-
-    def kind(column: int) -> str:
-        return ' class="text"' if column in text else ""
-
-    heads = "".join(f'<th scope="col"{kind(c)}>{_text(word)}</th>' for c, word in enumerate(head))
-    body = ""
-    for cells in lines:
-        first, *rest = cells
-        others = "".join(f"<td{kind(c)}>{_text(cell)}</td>" for c, cell in enumerate(rest, 1))
-        body += f'<tr><th scope="row">{_text(first)}</th>{others}</tr>\n'
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{_text(caption)}"><table>'
-        f"<caption>{_text(caption)}</caption><thead><tr>{heads}</tr></thead><tbody>\n{body}</tbody></table></div>"
-    )
-
-
-def _figure(chart: str, label: str, caption: str, *, tall: bool = False) -> str:
-    kind = "chart tall" if tall else "chart"
-    return (
-        f'<figure><div id="{chart}" class="{kind}" role="img"'
-        f' aria-label="{_text(label)}. {_text(caption)}"></div>'
-        f"<figcaption>{_text(caption)}</figcaption></figure>"
-    )
-
-
 def _verdict(summary: Json) -> str:
     words = verdict_words(summary)
-    kind = "good" if words.good else "bad"
-    lines = "".join(f"<li>{_text(line)}</li>" for line in words.lines)
-    head = f'<strong class="{kind}-word">{_text(words.head)}</strong>'
-    return f'<div class="verdict {kind}">{head}<ul>{lines}</ul></div>'
+    lines = "".join(f"<li>{text(line)}</li>" for line in words.lines)
+    head = f'<strong class="{words.kind}-word">{text(words.head)}</strong>'
+    return f'<div class="verdict {words.kind}">{head}<ul>{lines}</ul></div>'
 
 
 def _asked_and_sent(summary: Json) -> str:
     asked, sent = summary["arrivals"]["asked"], summary["arrivals"]["sent"]
     lines = [
-        (label, number(asked[key]), number(sent[key]))
+        (label, number(asked[key] if asked["n"] else None), number(sent[key]))
         for label, key in (
             ("requests", "n"),
             ("span, s", "span_s"),
@@ -156,32 +129,33 @@ def _asked_and_sent(summary: Json) -> str:
     lag = summary["lag_ms"]
     also = [
         ("lag, ms (p50, p99, max)", " / ".join(number(lag[k]) for k in ("p50_ms", "p99_ms", "max_ms"))),
-        (f"late by more than {number(summary['late_beyond_ms'])} ms", number(summary["late"])),
+        (f"late by more than {number(summary['late_beyond_ms'])} ms", late_words(summary)),
         ("held for a cap", number(summary["held"])),
         ("not sent", number(summary["not_sent"])),
         ("KS distance of sent gaps to asked", number(summary["arrivals"]["gap_ks"])),
     ]
-    return _section(
+    return section(
         "What was asked, what was sent",
-        _table("Arrivals", ("", "asked", "sent"), lines),
-        _table("The generator itself", ("", ""), also),
+        pair(table("Arrivals", ("", "asked", "sent"), lines), table("The generator itself", ("", ""), also)),
     )
 
 
 def _service_levels(summary: Json) -> str:
     if not summary["objectives"]:
-        return _section("Service levels", "<p>No SLO was stated.</p>")
+        return section("Service levels", "<p>No SLO was stated.</p>")
     parts = []
     if summary["attainment"] is not None:
-        lines = [("all", _percent(summary["attainment"]), number(summary["request_goodput"]))]
+        goodput = _with_interval(summary["request_goodput"], summary["rate_intervals"].get("request_goodput"))
+        lines = [("all", attainment_words(summary), goodput)]
         for name, block in summary["classes"].items():
-            lines.append((name, _percent(block["attainment"]), number(block["request_goodput"])))
-        parts.append(_table("Attainment and goodput", ("class", "met every bound", "goodput, 1/s"), lines))
+            share = "-" if block["attainment"] is None else attainment_words(block)
+            lines.append((name, share, number(block["request_goodput"])))
+        parts.append(table("Attainment and goodput", ("class", "met every bound", "goodput, 1/s"), lines))
     gates = [(g["gate"], "pass" if g["passed"] else "fail", _gate_value(g)) for g in summary["gates"]]
     if gates:
-        parts.append(_table("Gates", ("gate", "verdict", "value"), gates))
+        parts.append(table("Gates", ("gate", "verdict", "value"), gates))
     bounds = ", ".join(summary["objectives"])
-    return _section("Service levels", f'<p class="soft">Stated: {_text(bounds)}</p>', *parts)
+    return section("Service levels", f'<p class="soft">Stated: {text(bounds)}</p>', pair(*parts))
 
 
 def _gate_value(gate: Json) -> str:
@@ -204,9 +178,12 @@ def _latency(summary: Json, charts: Json) -> str:
         _latency_table(f"Class {name}, ms (95 % interval)", block["metrics"])
         for name, block in summary["classes"].items()
     ]
+    parts += [
+        _latency_table(f"{title} (95 % interval)", metrics) for title, metrics in endpoint_titles(summary)
+    ]
     failing = _failing_table(summary["metrics"])
-    figure = _figure("chart-ecdf", "Cumulative distribution of latency", caption)
-    return _section("Latency", *parts, failing, f'<div class="controls">{chosen}</div>', figure)
+    ecdf = figure("chart-ecdf", "Cumulative distribution of latency", caption)
+    return section("Latency", *parts, failing, f'<div class="controls">{chosen}</div>', ecdf)
 
 
 def _latency_table(caption: str, metrics: Json) -> str:
@@ -225,7 +202,7 @@ def _latency_table(caption: str, metrics: Json) -> str:
                     number(figures["max_ms"]),
                 )
             )
-    return _table(caption, ("", "n", "mean", *PERCENTILES, "max"), lines) if lines else ""
+    return table(caption, ("", "n", "mean", *PERCENTILES, "max"), lines) if lines else ""
 
 
 def _with_interval(value: float | None, interval: Json | None) -> str:
@@ -246,57 +223,80 @@ def _failing_table(metrics: Json) -> str:
             ]
             lines.append((words, number(figures["n"]), number(figures["failures"]), *cells))
     caption = "With failures counted as infinitely slow, ms"
-    return _table(caption, ("", "n", "failed", *PERCENTILES), lines) if lines else ""
+    return table(caption, ("", "n", "failed", *PERCENTILES), lines) if lines else ""
 
 
-def _time(summary: Json, charts: Json) -> str:
+def _over_time(summary: Json, charts: Json) -> str:
     controls = (
-        '<form id="zoom" class="controls" aria-label="Time range of the three charts below">'
+        '<form id="zoom" class="controls" aria-label="Time range of every chart over time">'
         '<label>From, s <input id="from-s" type="number" step="any" min="0"></label>'
         '<label>To, s <input id="to-s" type="number" step="any" min="0"></label>'
-        '<button type="submit">Zoom</button><button type="button" id="zoom-out">Whole run</button></form>'
+        '<button type="submit">Zoom</button><button type="button" id="zoom-out">Whole run</button>'
+        "<span>All charts over time share this range; dragging in one zooms them all.</span></form>"
     )
-    heat = ""
-    if charts["itl_heat"]:
-        every = charts["itl_heat"]["every"]
-        thinned = "" if every == 1 else f" Every {every}th request is drawn."
-        caption = f"Time per output token over the run; darker or brighter means more tokens.{thinned}"
-        heat = _figure("chart-heat", "Heat map of inter-token latency", caption)
-    load = "Requests asked, completed and failed a second; requests in flight and output tokens on the right."
-    return _section(
-        "Over time",
+    over = charts["over_time"]
+    rows = [
+        (number(t), number(n), *(number(over[p][place]) for p in ("p50", "p95", "p99")))
+        for place, (t, n) in enumerate(zip(over["t"], over["n"], strict=True))
+        if n
+    ]
+    as_table = table("TTFT by time, ms", ("middle, s", "requests", "p50", "p95", "p99"), rows)
+    return section(
+        "Latency over time",
         controls,
-        _figure("chart-time", "Percentiles of TTFT over time", caption_of_time(summary)),
-        _figure("chart-load", "Load over time", load),
-        heat,
+        figure("chart-time", "Percentiles of TTFT over time", caption_of_time(summary)),
+        folded("As a table", as_table),
+    )
+
+
+def _itl(charts: Json) -> str:
+    if not charts["itl_heat"]:
+        return section("Inter-token latency", paragraph("No gaps between tokens are known."))
+    every = charts["itl_heat"]["every"]
+    thinned = "" if every == 1 else f" Every {every}th request is drawn."
+    caption = f"Time per output token over the run; the stronger the colour, the more tokens.{thinned}"
+    return section("Inter-token latency", figure("chart-heat", "Heat map of inter-token latency", caption))
+
+
+def _throughput(summary: Json, machine: Machine | None) -> str:
+    names = {
+        "request_throughput": "requests completed, 1/s",
+        "request_goodput": "requests within their SLO (goodput), 1/s",
+        "output_throughput": "output tokens, 1/s",
+        "total_token_throughput": "input + output tokens, 1/s",
+    }
+    intervals = summary["rate_intervals"]
+    lines = [
+        (words, _with_interval(summary[name], intervals.get(name)))
+        for name, words in names.items()
+        if summary[name] is not None
+    ]
+    caption = "Requests asked, completed and failed a second; requests in flight; output tokens a second"
+    if machine is not None:
+        caption += (
+            "; under them, on the same axis, the server's machine: shares of time in which its SMs, tensor"
+        )
+        caption += " cores and DRAM were active, KV cache in use, requests in the engine, power"
+    return section(
+        "Throughput and the server's machine",
+        table("Rates over the measured part (95 % interval)", ("", ""), lines) if lines else "",
+        figure("chart-load", "Load over time", f"{caption}."),
     )
 
 
 def _by_prompt(charts: Json) -> str:
     found = charts["by_prompt"]
     if not found["x"]:
-        return _section("Latency by prompt length", "<p>No prompt lengths are known.</p>")
+        return section("Latency by prompt length", "<p>No prompt lengths are known.</p>")
     caption = (
         f"{len(found['x']):,} of {found['of']:,} successful requests, with medians of equally many requests."
     )
     lines = [(number(x), number(y)) for x, y in zip(found["median_x"], found["median_y"], strict=True)]
-    table = _table("Median TTFT by prompt length", ("prompt tokens", "TTFT p50, ms"), lines)
-    return _section(
+    as_table = table("Median TTFT by prompt length", ("prompt tokens", "TTFT p50, ms"), lines)
+    return section(
         "Latency by prompt length",
-        _figure("chart-prompt", "TTFT against prompt tokens", caption),
-        f"<details><summary>As a table</summary>{table}</details>",
-    )
-
-
-def _machine(run: Run) -> str:
-    samples = sorted(path.name for path in run.directory.glob("samples-*.jsonl"))
-    if not samples:
-        return _section(
-            "The server's machine", "<p>No samples of the server's machine were recorded with this run.</p>"
-        )
-    names = ", ".join(samples)
-    return _section(
-        "The server's machine", f"<p>Samples were recorded: {_text(names)}; see loadgen correlate.</p>"
+        figure("chart-prompt", "TTFT against prompt tokens", caption),
+        folded("As a table", as_table),
     )
 
 
@@ -312,10 +312,10 @@ def _slowest(charts: Json) -> str:
     ]  # fmt: skip
     head = ("request", "id", "class", "outcome", "due, s", "input", "output", "waited, ms")
     caption = "Where the time of the slowest requests went, from the instant each was due."
-    return _section(
+    return section(
         "Slowest requests",
-        _figure("chart-slowest", "Timelines of the slowest requests", caption, tall=True),
-        _table("Slowest requests, from due to end", head, lines, text=(1, 2, 3)),
+        figure("chart-slowest", "Timelines of the slowest requests", caption, tall=True),
+        table("Slowest requests, from due to end", head, lines, words=(1, 2, 3)),
     )
 
 
@@ -327,20 +327,20 @@ def _outcomes(summary: Json) -> str:
         for name, found in summary["outcome_examples"].items()
         for e in found
     ]
-    parts = [_table("Outcomes", ("outcome", "rows", "share"), lines)]
+    parts = [table("Outcomes", ("outcome", "rows", "share"), lines)]
     if examples:
         head = ("outcome", "status", "times", "message")
-        parts.append(_table("Most frequent messages", head, examples, text=(3,)))
-    return _section("Outcomes", *parts)
+        parts.append(table("Most frequent messages", head, examples, words=(3,)))
+    return section("Outcomes", *parts)
 
 
 def _settings(run: Run) -> str:
     document = {k: v for k, v in run.document.items() if k not in ("format", "version")}
     shown = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
     body = f'<pre class="wide" tabindex="0">{escape(shown)}</pre>'
-    return _section("Settings and versions", f"<details><summary>The resolved plan</summary>{body}</details>")
-
-
-def _method() -> str:
-    notes = "".join(f"<li>{_text(note)}</li>" for note in METHOD_NOTES)
-    return _section("How each figure is computed", f"<ul>{notes}</ul>")
+    versions = [(name, version or "-") for name, version in (document.get("versions") or {}).items()]
+    return section(
+        "Settings and versions",
+        table("Versions", ("", ""), versions, words=(1,)) if versions else "",
+        folded("The resolved plan", body),
+    )

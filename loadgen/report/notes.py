@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.report.terminal import SIMULATED, attainment_words, number
+from loadgen.report.terminal import SIMULATED, attainment_words, limit_words, number, steady_words
 
 Json = dict[str, Any]
 
@@ -27,7 +27,10 @@ METHOD_NOTES = (
     " counts every failed request as infinitely slow; rows the generator did not send or lost are left out.",
     "Intervals (95 %): non-overlapping block bootstrap in due order, blocks of at least 5 autocorrelation"
     " times and at least 30 of them; otherwise 'too few'.",
-    "Throughput and goodput: counted from the end of warm-up to the last request's end.",
+    "Throughput and goodput: counted from the end of warm-up to the last request's end. Their intervals: the same"
+    " bootstrap over 600 equal spans of that time; they say what another stretch of such traffic would give.",
+    "Not steady: the beginning (or end) of the run whose cutting off leaves the smallest standard error of the rest"
+    " (MSER), if TTFT there differs by 4 standard errors and 10 %. It is shown, not cut: --warmup leaves it out.",
     "CV over gaps with ddof 0; IDC(w) = variance / mean of counts in whole windows of w from the first"
     " arrival.",
 )
@@ -35,10 +38,10 @@ METHOD_NOTES = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """The run in words: a heading, whether it is good news, and what supports it."""
+    """The run in words: a heading, whether that is good or bad news or a warning (``warn``), and what supports it."""
 
     head: str
-    good: bool
+    kind: str
     lines: tuple[str, ...]
 
 
@@ -49,7 +52,9 @@ def verdict_words(summary: Json) -> Verdict:
     lines = [*validity["reasons"]]
     if summary["simulated"]:
         lines.insert(0, f"Simulated: {SIMULATED}")
-    if not validity["valid"]:
+    if validity["valid"] is None:
+        head = f"Read from a file of {summary['peer']['tool']}: its validity cannot be judged"
+    elif not validity["valid"]:
         head = "Invalid: draw no conclusions from this run"
     elif failed:
         head = f"Valid, but {len(failed)} of {len(gates)} gates failed"
@@ -70,9 +75,10 @@ def verdict_words(summary: Json) -> Verdict:
         f"{number(summary['request_throughput'])} a second; TTFT p50 {number(summary['median_ttft_ms'])} ms, "
         f"p99 {number(summary['p99_ttft_ms'])} ms"
     )
-    lines += _steady_words(summary)
-    lines.append("What limits the endpoint cannot be said without samples of its machine")
-    return Verdict(head, validity["valid"] and not failed, tuple(lines))
+    lines += steady_words(summary)
+    lines.append(limit_words(summary.get("limits")))
+    kind = "bad" if validity["valid"] is False or failed else "warn" if validity["valid"] is None else "good"
+    return Verdict(head, kind, tuple(lines))
 
 
 def caption_of_time(summary: Json) -> str:
@@ -81,21 +87,16 @@ def caption_of_time(summary: Json) -> str:
     caption = "TTFT of the requests due in each interval."
     if measured["warmup_rows"]:
         caption += f" Shaded: warm-up, {measured['warmup_rows']} rows left out of the figures."
-    return " ".join([caption, *(f"{words}." for words in _steady_words(summary))])
-
-
-def _steady_words(summary: Json) -> list[str]:
-    found = []
-    for end, cut in summary["steady_state"].items():
-        if cut:
-            side = "Before" if end == "beginning" else "After"
-            outside, inside = number(cut["ttft_p50_outside_ms"]), number(cut["ttft_p50_inside_ms"])
-            drift = "" if cut["settled"] else ", and it drifts throughout"
-            found.append(
-                f"{side} {number(cut['at_s'])} s the run is not steady: TTFT p50 {outside} ms against"
-                f" {inside} ms{drift} (not left out)"
-            )
-    return found
+    else:
+        caption += " No warm-up was stated: the figures hold every request."
+    steady = [f"{words}." for words in steady_words(summary)]
+    if any(summary["steady_state"][end] for end in ("beginning", "end")):
+        caption += " Tinted, at a dashed line: found not steady."
+    elif not steady:
+        caption += " Looked for a beginning or an end that differs from the rest: none found."
+    if measured["drain_s"]:
+        caption += f" The last answer ended {number(measured['drain_s'])} s after the last request was due."
+    return " ".join([caption, *steady])
 
 
 def _gate_words(gate: Json) -> str:

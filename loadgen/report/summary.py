@@ -8,7 +8,6 @@ in ``with_failures``: it is infinite.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,10 @@ import orjson
 
 from loadgen.analysis.arrivals import Arrivals, describe, gaps, ks_distance
 from loadgen.analysis.confidence import share_interval
-from loadgen.analysis.correlate.answer import memory_block
 from loadgen.analysis.cuts import constant_age, cuts_figures
 from loadgen.analysis.goodput import GateResult, judge_gate, meets_bounds
 from loadgen.analysis.load import Run, load_run
+from loadgen.analysis.machine import machine_of
 from loadgen.analysis.metrics import (
     asked_of_endpoint,
     coalesced_ratio,
@@ -37,13 +36,16 @@ from loadgen.analysis.outcomes import (
     length_report,
     unreachable,
 )
+from loadgen.analysis.plain import plain
+from loadgen.analysis.rates import Span, TooShort, rate_interval
 from loadgen.analysis.rows import Ints, Mask
 from loadgen.analysis.self_watch import self_watch_notes
 from loadgen.analysis.spread import spread
 from loadgen.analysis.validity import Validity, judge
-from loadgen.errors import ExitCode
+from loadgen.errors import ExitCode, UsageError
 from loadgen.record import Outcome
 from loadgen.report.classes import priority_block
+from loadgen.report.endpoints import endpoint_blocks
 from loadgen.report.figures import (
     figures,
     good,
@@ -61,18 +63,31 @@ VLLM_NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 Json = dict[str, Any]
 
 
-def write_reports(directory: Path, percentiles: Sequence[float] = ()) -> Json:
-    """Compute the run's summary and write summary.json, requests.csv and report.html.
+def write_reports(directory: Path, percentiles: Sequence[float] = (), out: Path | None = None) -> Json:
+    """Compute the run's summary and write summary.json, requests.csv and report.html (into *out* if given).
 
-    Raises UsageError when the directory is not a run's.
+    Raises UsageError when the directory is not a run's, or the files cannot be written.
     """
-    run = load_run(directory)
+    return write_files(load_run(directory), out or directory, percentiles)
+
+
+def write_files(run: Run, directory: Path, percentiles: Sequence[float] = ()) -> Json:
+    """The run's summary, with its files written into the directory. Raises UsageError where that cannot be."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return _write_files(run, directory, percentiles)
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename or directory}: {error.strerror}") from None
+
+
+def _write_files(run: Run, directory: Path, percentiles: Sequence[float]) -> Json:
     summary = summarise(run, percentiles)
-    if (memory := memory_block(run)) is not None:
-        summary["memory"] = memory
+    machine = machine_of(run)
+    if machine is not None:
+        summary["memory"], summary["limits"] = machine.memory, machine.limits
     (directory / "summary.json").write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2) + b"\n")
     write_requests_csv(run, directory / "requests.csv")
-    write_html(run, summary, directory / "report.html")
+    write_html(run, summary, directory / "report.html", machine)
     return summary
 
 
@@ -82,7 +97,7 @@ def exit_code(summary: Json) -> ExitCode:
         return ExitCode.INTERRUPTED
     if summary["unreachable"]:
         return ExitCode.UNREACHABLE
-    if not summary["validity"]["valid"]:
+    if summary["validity"]["valid"] is False:
         return ExitCode.INVALID_RUN
     if not all(gate["passed"] for gate in summary["gates"]):
         return ExitCode.GATE_FAILED
@@ -102,12 +117,13 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
     met = meets_bounds(run.rows, objectives)
     throughput = _throughput(run, objectives, met)
     cuts = constant_age(run.rows)
-    found: Json = _plain(
+    found: Json = plain(
         {
             **_head(run),
             **_totals(run, outcomes),
             **throughput,
             **_vllm_scalars(metrics, quantiles),
+            "rate_intervals": _rate_intervals(run, met, throughput),
             "scheduled": run.scheduled,
             "outcomes": outcomes,
             "outcome_examples": examples(run.rows),
@@ -116,6 +132,7 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
             "stops": run.stops,
             "incomplete": bool(run.problems),
             "unreachable": unreachable(run.rows),
+            "peer": run.document.get("peer"),
             "notes": [
                 *run.notes,
                 *_unknown_classes(run, objectives),
@@ -136,6 +153,7 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
             "objectives": [o.text for o in objectives],
             "gates": _gates(run, objectives, outcomes),
             "classes": _classes(run, objectives, met, quantiles, throughput["measured"]["duration_s"]),
+            "endpoints": endpoint_blocks(run, quantiles, throughput["measured"]["duration_s"]),
             "priority": priority_block(run, met, has_bounds=any(not o.is_gate for o in objectives)),
         }
     )
@@ -153,7 +171,7 @@ def _head(run: Run) -> Json:
         "salt": document.get("salt"),
         "base_url": options.get("base_url"),
         "endpoint_type": options.get("endpoint"),
-        "model_id": options.get("model"),
+        "model_id": options.get("model") or (document.get("endpoint") or {}).get("model"),
         "request_rate": options.get("request_rate"),
         "burstiness": options.get("burstiness"),
         "max_concurrency": options.get("max_concurrency") or options.get("concurrency"),
@@ -210,6 +228,27 @@ def _throughput(run: Run, objectives: Sequence[Objective], met: Mask) -> Json:
         "output_throughput": rate(n_out),
         "total_token_throughput": rate(n_in + n_out),
     }
+
+
+def _rate_intervals(run: Run, met: Mask, throughput: Json) -> Json:
+    """95 % intervals of the rates, over the very stretch that they are counted over."""
+    measured = throughput["measured"]
+    span = Span(run.warmup_ns, run.warmup_ns + round(measured["duration_s"] * 1e9) + 1)
+    ok = good(run, run.measured)
+    chosen: dict[str, tuple[Mask, str | None]] = {
+        "request_throughput": (ok, None),
+        "output_throughput": (ok, "n_output"),
+    }
+    if throughput["request_goodput"] is not None:
+        chosen["request_goodput"] = (met & run.measured, None)
+    found: Json = {}
+    for name, (which, weights) in chosen.items() if measured["duration_s"] else ():
+        interval = rate_interval(run.rows, which, span, weights)
+        if isinstance(interval, TooShort):
+            found[name] = {"too_few": True, "have_s": interval.have_s, "need_s": interval.need_s}
+        else:
+            found[name] = {"low": interval.low, "high": interval.high}
+    return found
 
 
 def _drain_s(run: Run, ends: Ints) -> float | None:
@@ -332,14 +371,3 @@ def _classes(
 
 def _share(part: Mask, whole: Mask) -> float | None:
     return float(part.sum() / whole.sum()) if whole.any() else None
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity: both become ``None``."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    return value

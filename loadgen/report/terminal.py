@@ -10,6 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from loadgen.report.endpoints import endpoint_titles
+
 Json = dict[str, Any]
 SIMULATED = "an engine model in virtual time answered; no endpoint was asked"
 NARROW = 80
@@ -40,6 +42,9 @@ def print_report(summary: Json, file: TextIO, percentiles: Sequence[float] = (50
     _with_failures(console, summary["metrics"], percentiles)
     _throughput(console, summary)
     _classes(console, summary, percentiles)
+    for title, metrics in endpoint_titles(summary):
+        _latency(console, escape(title), metrics, percentiles)
+        console.print()
     if summary.get("priority"):
         from loadgen.report.classes import print_priority
 
@@ -74,8 +79,8 @@ def show(console: Console, title: str, table: Table) -> None:
 def _asked_and_sent(console: Console, summary: Json) -> None:
     asked, sent = summary["arrivals"]["asked"], summary["arrivals"]["sent"]
     table = table_of(("", "asked", "sent"))
-    table.add_row("requests", number(asked["n"]), number(sent["n"]))
-    table.add_row("span, s", number(asked["span_s"]), number(sent["span_s"]))
+    for words, key in (("requests", "n"), ("span, s", "span_s")):
+        table.add_row(words, number(asked[key] if asked["n"] else None), number(sent[key]))
     table.add_row("rate, 1/s", number(asked["rate_per_s"]), number(sent["rate_per_s"]))
     table.add_row("gap CV", number(asked["gap_cv"]), number(sent["gap_cv"]))
     for window, value in asked["idc"].items():
@@ -86,7 +91,7 @@ def _asked_and_sent(console: Console, summary: Json) -> None:
     console.print(f"KS distance of sent gaps to asked: {number(summary['arrivals']['gap_ks'])}")
     line = f"lag ms p50 {number(lag['p50_ms'])}"
     line += f", p99 {number(lag['p99_ms'])}, max {number(lag['max_ms'])}"
-    console.print(f"{line}; late (> {number(summary['late_beyond_ms'])} ms) {summary['late']}")
+    console.print(f"{line}; late (> {number(summary['late_beyond_ms'])} ms) {late_words(summary)}")
     held = summary["held_ms"]
     cap = f" (p50 {number(held['p50_ms'])}, max {number(held['max_ms'])} ms)" if summary["held"] else ""
     console.print(f"held for a cap {summary['held']}{cap}; not sent {summary['not_sent']}")
@@ -97,6 +102,8 @@ def _verdicts(console: Console, summary: Json) -> None:
     console.print()
     if validity["valid"] and summary["simulated"]:
         console.print(Text("VALID", "bold green"), "the simulation is whole; it is as true as its model")
+    elif validity["valid"] is None:
+        console.print(Text("NOT JUDGED", "bold yellow"), *map(escape, validity["reasons"]))
     elif validity["valid"]:
         console.print(
             Text("VALID", "bold green"), "the generator kept to the schedule and its files are whole"
@@ -110,6 +117,8 @@ def _verdicts(console: Console, summary: Json) -> None:
     for gate in summary["gates"]:
         word = Text("PASS", "bold green") if gate["passed"] else Text("FAIL", "bold red")
         console.print(word, escape(gate["gate"]), _gate_figure(gate))
+    if summary.get("limits"):
+        console.print(escape(limit_words(summary["limits"])))
     console.print()
 
 
@@ -140,16 +149,8 @@ def _notes(console: Console, summary: Json) -> None:
         console.print(
             f"left out as warm-up: {measured['warmup_rows']} rows due before {number(measured['from_s'])} s"
         )
-    for end, found in summary["steady_state"].items():
-        if found:
-            shown = (
-                f"{number(found['ttft_p50_outside_ms'])} ms against {number(found['ttft_p50_inside_ms'])} ms"
-            )
-            drift = "" if found["settled"] else "; it drifts throughout"
-            side = "before" if end == "beginning" else "after"
-            console.print(
-                f"not steady {side} {number(found['at_s'])} s: TTFT p50 {shown}{drift} (not left out)"
-            )
+    for words in steady_words(summary):
+        console.print(words)
     if summary["itl_estimated"]:
         console.print("ITL is estimated: tokens a chunk carries are inferred from the final usage")
     if summary["coalesced_ratio"]:
@@ -202,15 +203,16 @@ def _with_failures(console: Console, metrics: Json, percentiles: Sequence[float]
 
 
 def _throughput(console: Console, summary: Json) -> None:
-    table = table_of(("", "per second", "total"))
-    table.add_row("requests completed", number(summary["request_throughput"]), number(summary["completed"]))
+    table = table_of(("", "per second", "95 % interval", "total"))
+    rows = [("requests completed", "request_throughput", number(summary["completed"]))]
     if summary["request_goodput"] is not None:
-        table.add_row("within their SLO (goodput)", number(summary["request_goodput"]), "")
-    table.add_row(
-        "output tokens", number(summary["output_throughput"]), number(summary["total_output_tokens"])
-    )
+        rows.append(("within their SLO (goodput)", "request_goodput", ""))
+    rows.append(("output tokens", "output_throughput", number(summary["total_output_tokens"])))
     total = summary["total_input_tokens"] + summary["total_output_tokens"]
-    table.add_row("input + output tokens", number(summary["total_token_throughput"]), number(total))
+    rows.append(("input + output tokens", "total_token_throughput", number(total)))
+    for words, name, counted in rows:
+        interval = summary["rate_intervals"].get(name)
+        table.add_row(words, number(summary[name]), _interval(interval) if interval else "", counted)
     show(console, "Throughput", table)
     if summary["attainment"] is not None:
         console.print(f"attainment {attainment_words(summary)} of the requests asked of the endpoint")
@@ -270,6 +272,46 @@ def attainment_words(summary: Json) -> str:
     return (
         f"{summary['attainment']:.2%} (95 %: {max(interval['low'], 0):.2%} – {min(interval['high'], 1):.2%})"
     )
+
+
+def steady_words(summary: Json) -> list[str]:
+    """What is not steady about the run, a sentence each."""
+    cuts = summary["steady_state"]
+    found = []
+    for end, side in (("beginning", "Before"), ("end", "After")):
+        if cut := cuts[end]:
+            outside, inside = number(cut["ttft_p50_outside_ms"]), number(cut["ttft_p50_inside_ms"])
+            drift = "" if cut["settled"] else ", and it drifts throughout"
+            found.append(
+                f"{side} {number(cut['at_s'])} s the run is not steady: TTFT p50 {outside} ms against"
+                f" {inside} ms{drift} (not left out)"
+            )
+    if drift := cuts["drift"]:
+        first, last = number(drift["ttft_p50_first_third_ms"]), number(drift["ttft_p50_last_third_ms"])
+        found.append(
+            f"The run never settles: TTFT p50 {first} ms in its first third, {last} ms in its last;"
+            " its figures are of this course of load, not of a steady state"
+        )
+    return found
+
+
+def limit_words(limits: list[Json] | None) -> str:
+    """What bound the endpoint, from the correlation; that it cannot be said without samples of its machine."""
+    if not limits:
+        return "What limits the endpoint cannot be said without samples of its machine"
+    slowest = max(limits, key=lambda one: one["ttft_p95_ms"] or 0)
+    if len(limits) == 1:
+        return f"What limits: {slowest['sentence']}"
+    where = f"{number(slowest['from_s'])} to {number(slowest['to_s'])} s"
+    same = sum(one["by"] == slowest["by"] for one in limits)
+    word = "the same limit" if slowest["by"] else "no limit that was measured"
+    parts = f"{word} in {same} of {len(limits)} parts"
+    return f"What limits, where it was slowest ({where}): {slowest['sentence']} ({parts})"
+
+
+def late_words(summary: Json) -> str:
+    """How many rows were late; "-" where nobody knows when they were due or taken up."""
+    return number(summary["late"]) if summary["lag_ms"]["n"] else "-"
 
 
 def number(value: float | None) -> str:

@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 import time
+from typing import Literal, NamedTuple
 
 from aiohttp import web
 
@@ -19,14 +20,30 @@ from loadgen.simulator.http import MAX_HEADER_BYTES, Endpoint
 from loadgen.simulator.metrics import EngineMetrics
 from loadgen.simulator.telemetry import Telemetry
 
+
+class GrpcOptions(NamedTuple):
+    """A port for gRPC, whose form its KServe service has, and how much metadata a call may have (None: gRPC's own)."""
+
+    port: int
+    server: Literal["triton", "mlserver"] = "triton"
+    max_metadata_bytes: int | None = None
+
+
 BACKLOG = 4096
 STOP_S = 0.5
 
 
-async def serve(endpoint: Endpoint, host: str, port: int, *, exit_with_stdin: bool = False) -> None:
-    """Serve until SIGTERM or SIGINT, or until stdin ends where that is asked.
+async def serve(
+    endpoint: Endpoint,
+    host: str,
+    port: int,
+    *,
+    exit_with_stdin: bool = False,
+    grpc: GrpcOptions | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT, or until stdin ends where that is asked; over gRPC too where *grpc* says so.
 
-    Raises UsageError when the address cannot be bound.
+    Raises UsageError when an address cannot be bound.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -52,7 +69,19 @@ async def serve(endpoint: Endpoint, host: str, port: int, *, exit_with_stdin: bo
         raise UsageError(f"cannot listen on {host}:{port}: {err.strerror}") from err
     bound = runner.addresses[0][1]
     print(f"simulate: listening on http://{host}:{bound}", flush=True)
+    services = None
+    if grpc is not None:
+        from loadgen.simulator.grpc import start_grpc
+
+        try:
+            services, bound = await start_grpc(endpoint, host, grpc)
+        except UsageError:
+            await runner.cleanup()
+            raise
+        print(f"simulate: gRPC on grpc://{host}:{bound}", flush=True)
     await stop.wait()
+    if services is not None:
+        await services.stop(None)
     if exit_with_stdin:
         loop.remove_reader(sys.stdin.fileno())
     await runner.cleanup()

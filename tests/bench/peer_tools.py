@@ -203,5 +203,8 @@ def environment(name: str, ask: Ask, root: Path) -> dict[str, str]:
     told = name not in TOOLS or TOOLS[name].offline
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"} if told else {}
     own = {"PEER_OUT": str(ask.folder / "seen.jsonl"), "PEER_REQUESTS": str(ask.requests)}
-    found = {**os.environ, **offline, **own, "PEER_TOKENS": str(ask.tokens), "PYTHONPATH": str(root)}
+    kept = {
+        k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"
+    }  # as installed: compiled once
+    found = {**kept, **offline, **own, "PEER_TOKENS": str(ask.tokens), "PYTHONPATH": str(root)}
     return {**found, "GRADIO_ANALYTICS_ENABLED": "False", "VLLM_NO_USAGE_STATS": "1"}

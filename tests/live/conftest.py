@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -31,6 +32,10 @@ def wait_until_up(url: str, process: subprocess.Popen[bytes], log: Path) -> None
         if process.poll() is not None:
             pytest.fail(f"the server ended with {process.returncode}: {log.read_text()[-2000:]}")
         try:
+            if url.startswith("grpc://"):
+                address = urlsplit(url)
+                socket.create_connection((address.hostname, address.port or 0), timeout=2).close()
+                return
             with urllib.request.urlopen(url, timeout=2):
                 return
         except OSError:
@@ -78,6 +83,61 @@ def vllm_server(
             yield base
 
     return started
+
+
+def installed(program: str) -> str:
+    """SERVERS, in which *program* must be; fails the suite where it is not."""
+    servers = os.environ.get("SERVERS")
+    if not servers or not (Path(servers) / program).exists():
+        pytest.fail(f"SERVERS must name a folder that holds {program} (see .ci/run)")
+    return servers
+
+
+Started = Callable[..., AbstractContextManager[str]]
+
+
+@pytest.fixture(scope="session")
+def vllm_grpc_server(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Started:
+    """``with vllm_grpc_server() as base_url``: vLLM's gRPC engine with the same tiny model."""
+    installed("venv-vllm/bin/vllm")
+    folder = tmp_path_factory.mktemp("vllm-grpc")
+
+    @contextmanager
+    def started(*arguments: str) -> Iterator[str]:
+        port = free_port()
+        command = ["bash", str(shared / "servers/vllm_grpc_start.sh"), str(port), *arguments]
+        with server(command, f"grpc://127.0.0.1:{port}", folder / f"{port}.log", {**os.environ}) as url:
+            yield url
+
+    return started
+
+
+def _kserve_server(shared: Path, folder: Path, script: str, ready: str) -> Started:
+    @contextmanager
+    def started() -> Iterator[str]:
+        http, grpc, metrics = free_port(), free_port(), free_port()
+        command = ["bash", str(shared / "servers" / script), str(http), str(grpc), str(metrics)]
+        with server(command, f"http://127.0.0.1:{http}{ready}", folder / f"{grpc}.log", {**os.environ}):
+            yield f"grpc://127.0.0.1:{grpc}"
+
+    return started
+
+
+@pytest.fixture(scope="session")
+def triton_server(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Started:
+    """``with triton_server() as base_url``: Triton with the decoupled model ``tokens``."""
+    installed("venv-triton/bin/python")
+    return _kserve_server(
+        shared, tmp_path_factory.mktemp("triton"), "triton_start.sh", "/v2/models/tokens/ready"
+    )
+
+
+@pytest.fixture(scope="session")
+def mlserver_server(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Started:
+    """``with mlserver_server() as base_url``: MLServer with its streaming model ``tokens``."""
+    installed("venv-mlserver/bin/mlserver")
+    folder = tmp_path_factory.mktemp("mlserver")
+    return _kserve_server(shared, folder, "mlserver_start.sh", "/v2/models/tokens/ready")
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,13 @@
 """report.html in a real browser."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from loadgen.report.summary import write_reports
 from tests.live.chromium import chromium
+from tests.loadgen.analysis.correlate.planted import SamplesBuilder
 from tests.loadgen.analysis.run_builder import RunBuilder, S, request
 
 pytestmark = pytest.mark.live
@@ -33,8 +36,21 @@ def page(tmp_path_factory):
         chunks = due + rng.gamma(4, 30) + np.cumsum(rng.gamma(9, 3, rng.integers(2, 40)))
         builder.add(request(i, due, chunks=chunks.tolist(), **facts))
     directory = builder.write()
+    sample_the_machine(directory)
     write_reports(directory)
     return directory / "report.html"
+
+
+def sample_the_machine(directory):
+    """An agent's file whose device has a nasty name."""
+    samples = SamplesBuilder(directory / "samples-a.jsonl").clock()
+    for second in range(90):
+        values = {
+            "sm_active": 0.3 + second % 20 / 40, "dram_active": 0.5, "engine_running": second % 9, "power_w": 300.0,
+            "engine_waiting": second % 3, "engine_kv_cache_usage_ratio": second / 100, "fb_used_bytes": 2.0**30,
+        }  # fmt: skip
+        samples.sample(second + 0.5, values, device=NASTY)
+    samples.write()
 
 
 @pytest.fixture
@@ -53,7 +69,7 @@ def test_every_chart_is_drawn_and_nothing_complains_or_asks_the_network(tab):
     drawn = tab.run(
         "[...document.querySelectorAll('.chart')].map(c => c.querySelectorAll('svg.main-svg').length)"
     )
-    assert len(drawn) == 6
+    assert len(drawn) == 8  # with the knee and the matrix
     assert all(drawn)
     assert tab.complaints == []
 
@@ -119,7 +135,52 @@ def test_dark_narrow_and_printed_pages_hold_together(tab, tmp_path):
     tab.screenshot(tmp_path / "narrow.png")
     assert (tmp_path / "narrow.png").stat().st_size > 50_000
     assert tab.call("Page.printToPDF")["data"]
+    tab.run("new Promise(done => setTimeout(done, 500))")
     assert tab.complaints == []
+
+
+def test_on_paper_charts_are_light_and_fit_the_sheet_and_come_back_afterwards(tab):
+    tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    looks = "[...document.querySelectorAll('.chart')].map(c => [c._fullLayout.paper_bgcolor, c._fullLayout.width])"
+    tab.run("dispatchEvent(new Event('beforeprint'))")
+    tab.run("new Promise(done => setTimeout(done, 500))")
+    assert {tuple(look) for look in tab.run(looks)} == {("#ffffff", 680)}
+    tab.run("dispatchEvent(new Event('afterprint'))")
+    tab.run("new Promise(done => setTimeout(done, 500))")
+    assert {colour for colour, _ in tab.run(looks)} == {"#0d1117"}
+    assert min(width for _, width in tab.run(looks)) > 680
+    assert tab.complaints == []
+
+
+def test_the_machine_lies_under_the_load_on_the_same_axis(tab):
+    traces = tab.run("document.getElementById('chart-load').data.map(t => [t.name, t.yaxis, t.xaxis || 'x'])")
+    names = [name for name, _, _ in traces]
+    assert names[:5] == ["asked", "completed", "failed", "in flight", "output tokens"]
+    assert {"SM", "DRAM", "KV cache", "running", "waiting", "power"} <= set(names)
+    assert {axis for _, _, axis in traces} == {"x"}
+    panels = tab.run(
+        "(() => { const l = document.getElementById('chart-load')._fullLayout;"
+        " return Object.keys(l).filter(k => /^yaxis/.test(k)).map(k => l[k].domain); })()"
+    )
+    panels.sort()
+    assert len(panels) == 6
+    assert all(low[1] <= high[0] for low, high in pairwise(panels))  # none over another
+
+
+def test_no_legend_covers_a_line_on_a_phone(tab):
+    tab.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
+    tab.run("new Promise(done => setTimeout(done, 800))")
+    overlaps = """(() => {
+      const chart = document.getElementById('chart-load');
+      const boxes = selector => [...chart.querySelectorAll(selector)].map(e => e.getBoundingClientRect());
+      const plots = boxes('.plot').filter(b => b.height);
+      const legends = boxes('.legend, .legend2, .legend3, .legend4, .legend5');
+      const over = l => plots.some(p => l.top < p.bottom - 2 && p.top < l.bottom - 2);
+      return [legends.length, legends.filter(over).length];
+    })()"""
+    legends, covering = tab.run(overlaps)
+    assert legends >= 5
+    assert covering == 0
 
 
 def test_text_has_enough_contrast_in_both_schemes(tab):

@@ -29,8 +29,8 @@ from loadgen.simulator.request import End, EngineRequest
 pytestmark = pytest.mark.live
 Server = Callable[[list[str]], AbstractContextManager[str]]
 MODEL = "tiny"
-LONG = 1000
-"""Output tokens of an answer that outlasts the arrival of all the others (seconds, on an idle core)."""
+LONG, SHORT = 6000, 400
+"""Output tokens: the first two answers outlast the arrival of all the others, on a busy machine too."""
 COST = LinearCost(1.0, 50_000.0, 2.0, 0.1)
 QUEUE_TIMES = "--enable-per-request-metrics"
 """vLLM then says each request's time in its queue; a client's first chunk can come seconds after service began."""
@@ -164,9 +164,8 @@ def test_priority_prefix_cache_and_blocks_in_use_are_the_same(
 
 
 def check_priority_order(url: str, size: int) -> None:
-    # Answers long enough that the first two still run when the last request has reached the queue.
-    low = [Ask(ids(20, i), LONG, 10, 0) for i in range(6)]
-    high = [Ask(ids(20, 50 + i), LONG, 0, 10_000_000) for i in range(4)]  # when two of the low ones run
+    low = [Ask(ids(20, i), LONG if i < 2 else SHORT, 10, 0) for i in range(6)]
+    high = [Ask(ids(20, 50 + i), SHORT, 0, 10_000_000) for i in range(4)]  # when two of the low ones run
     asks = [*low, *high]
     answers = ask_all(url, asks, one_by_one=True)
     real = [asks[i].priority for i in sorted(range(len(asks)), key=lambda i: answers[i].begun_s)]
@@ -264,7 +263,7 @@ def test_a_full_queue_holds_in_order_and_refuses_in_the_same_words(vllm_server: 
 
 
 def check_full_queue(url: str) -> None:
-    asks = [Ask(ids(10, 60 + i), 2 * LONG, 0, i) for i in range(7)]
+    asks = [Ask(ids(10, 60 + i), LONG if i < 2 else SHORT, 0, i) for i in range(7)]
     states: set[tuple[float, float]] = set()
     done = threading.Event()
 

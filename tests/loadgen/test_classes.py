@@ -53,7 +53,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"classes": ["a:share=0.6"]}, "must add up to 1"),
     ({"classes": ["a:share=1", "b"]}, "leave some for the others"),
     ({"classes": ["a:share=0.5", "a"]}, "class 'a': named twice"),
-    ({"classes": ["a b"]}, "letters, digits"),
+    ({"classes": ["a=b"]}, "a name without : = , is needed"),
     ({"classes": ["a:colour=red"]}, "unknown key 'colour'; choose from share, priority"),
     ({"classes": ["a:share"]}, "write NAME:KEY=VALUE"),
     ({"classes": ["a:header=x"]}, "write header=NAME=VALUE"),
@@ -169,6 +169,22 @@ def test_rows_own_classes_stay_and_others_are_drawn_a_whole_session_alike() -> N
     own = Schedule("test", (), lambda: [ScheduleRow(0, 0, 9, 3, class_name="own")], closed=True)
     assert [row.class_name for row in dressed(plan, own).rows()] == ["own"]
     assert dressed(build_plan(POISSON), own) is own
+
+
+def test_a_traces_class_column_is_told_and_promised_by_its_own_names(tmp_path: Path) -> None:
+    trace = tmp_path / "burst.csv"
+    lines = [
+        f"{i},ChatGPT,{20 + i},9,{29 + i},{'API log' if i % 3 else 'Conversation log'}" for i in range(60)
+    ]
+    header = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
+    trace.write_text("\n".join([header, *lines]) + "\n")
+    classes = ["Conversation log:priority=0,slo=ttft=800ms", "API log:priority=10,output_len=4"]
+    plan = build_plan({"trace": trace, "classes": classes})
+    rows = list(schedule_of(plan).rows())
+    assert {(row.class_name, row.priority) for row in rows} == {("Conversation log", 0), ("API log", 10)}
+    assert {row.n_output for row in rows if row.class_name == "API log"} == {4}
+    assert [row.n_input for row in rows] == [20 + i for i in range(60)]
+    assert plan.objectives == ["Conversation log:ttft=800ms"]
 
 
 def test_a_share_set_over_a_plan_keeps_the_others_proportions() -> None:

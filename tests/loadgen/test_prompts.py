@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.clients import CLIENTS
+from loadgen.clients.dialect import Dialect
 from loadgen.errors import UsageError
-from loadgen.prompts import SLICE_WORDS, PromptWriter, RenderedAhead, RequestWriter
+from loadgen.prompts import SLICE_WORDS, PromptWriter, RenderedAhead, RequestWriter, TokenIds
 from loadgen.schedule import ScheduleRow
 
 WRITER = PromptWriter("salt")
+OVER_HTTP = {name: dialect for name, dialect in CLIENTS.items() if isinstance(dialect, Dialect)}
 S = 1_000_000_000
 
 
@@ -83,9 +85,9 @@ def test_another_salt_changes_everything_and_the_same_salt_nothing() -> None:
         assert sum(a == b for a, b in same) <= 3  # by chance: 64 words of 4,096
 
 
-@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("name", OVER_HTTP)
 def test_a_request_is_whole_http_with_the_prompt_in_its_place(name: str) -> None:
-    dialect = CLIENTS[name]
+    dialect = OVER_HTTP[name]
     fields = {"model": "m", "stream": True, "note": 'é "quoted"'}
     writer = RequestWriter(dialect, fields, b"POST /p HTTP/1.1\r\nhost: h\r\n", WRITER)
     asked = row(5, 10)
@@ -96,14 +98,35 @@ def test_a_request_is_whole_http_with_the_prompt_in_its_place(name: str) -> None
     assert b"x-request-id: run-5\r\nx-loadgen-id: run-5" in head
 
 
-@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("name", OVER_HTTP)
 @pytest.mark.parametrize("field", ["max_tokens", "messages", "prompt"])
 def test_what_the_schedule_decides_cannot_be_overridden(name: str, field: str) -> None:
-    dialect = CLIENTS[name]
+    dialect = OVER_HTTP[name]
     if field != "max_tokens" and field not in dialect.prompt_fields(""):
         return
     with pytest.raises(UsageError, match=f"--extra-body may not hold .*{field}"):
         RequestWriter(dialect, {field: 3}, b"", WRITER)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 7])
+def test_a_prompt_in_headers_is_there_whole_and_the_body_has_none(parts: int) -> None:
+    asked = row(5, 50)
+    writer = RequestWriter(OVER_HTTP["completions"], {"model": "m"}, b"POST /p HTTP/1.1\r\n", WRITER, parts)
+    head, _, body = writer.write(asked, "run-5").partition(b"\r\n\r\n")
+    assert orjson.loads(body)["prompt"] == ""
+    values = [line.partition(b": ")[2] for line in head.split(b"\r\n") if line.startswith(b"x-prompt")]
+    assert len(values) == parts
+    assert b"".join(values).replace(b" ", b"") == WRITER.text(asked).replace(b" ", b"")
+
+
+@given(st.integers(8, 2**31), st.integers(1, 400), st.lists(st.integers(0, 2**40), max_size=4))
+def test_token_ids_are_as_many_as_asked_and_within_the_vocabulary(
+    size: int, n_input: int, blocks: list[int]
+) -> None:
+    writer = PromptWriter("s", words=TokenIds(size))
+    ids = memoryview(writer.text(row(3, n_input, tuple(blocks), 16))).cast("I").tolist()
+    assert len(ids) == n_input
+    assert all(size // 8 <= one < size for one in ids)
 
 
 # --- rendering ahead --------

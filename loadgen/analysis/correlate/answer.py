@@ -27,6 +27,7 @@ from loadgen.analysis.correlate.windows import (
 from loadgen.analysis.correlate.work import links, request_activity, stage_work
 from loadgen.analysis.knee import bracket, find_knees
 from loadgen.analysis.load import Run
+from loadgen.analysis.plain import plain
 from loadgen.analysis.rows import Floats, Ints
 from loadgen.simulator.cost import RooflineCost
 
@@ -88,8 +89,8 @@ def answers(capture: Capture, window_ns: int = S, cost: RooflineCost | None = No
         "memory": memory_json(capture),
         "missing": [*capture.missing, *unreported(capture)],
     }
-    plain: Json = _plain(found)
-    return plain
+    answered: Json = plain(found)
+    return answered
 
 
 def unreported(capture: Capture) -> list[str]:
@@ -204,21 +205,10 @@ def confirmation(stages: list[Json], work: list[Json], bracket_per_s: tuple[floa
     return found
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity: both become None."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    return value
-
-
 def memory_block(run: Run) -> Json | None:
     """summary.json's ``memory``: the leak rule on the run's samples; None where there are none."""
     if not any(run.directory.glob("samples-*.jsonl")):
         return None
     block = memory_json(capture_run(run))
-    plain: Json | None = _plain(block)
-    return plain
+    found: Json | None = plain(block)
+    return found

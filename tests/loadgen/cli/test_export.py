@@ -1,14 +1,23 @@
 import argparse
 import csv
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from loadgen.analysis.load import load_run
+from loadgen.analysis.metrics import durations_ns
 from loadgen.cli.export import FORMATS, add_arguments, run
 from loadgen.errors import UsageError
 from loadgen.exporters import EXPORTERS
+from loadgen.peers import load_any
+from loadgen.record import Outcome
 from loadgen.report.summary import write_reports
 from tests.loadgen.analysis.run_builder import RunBuilder, request
+
+RESULTS = Path(__file__).parents[1] / "peers/results"
+"""What the tools themselves wrote."""
 
 
 @pytest.fixture
@@ -75,7 +84,70 @@ def test_aiperfs_records_carry_wall_time_from_the_runs_anchor(directory, tmp_pat
     assert found[1]["metrics"]["inter_token_latency"]["value"] == 10
     assert (found[1]["metadata"]["conversation_id"], found[1]["metadata"]["turn_index"]) == ("s1", 2)
     assert found[2]["error"] == {"code": 500, "type": "status_error", "message": "boom"}
-    assert found[3]["metadata"]["request_start_ns"] is None
+    assert "error" not in found[0]
+    assert len(found) == 3  # AIPerf has no word for the row that was never sent
+
+
+def kinds(value):
+    """The shape of JSON: keys and kinds, numbers alike."""
+    if isinstance(value, dict):
+        return {key: kinds(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        longest = max(value, key=lambda one: len(one) if isinstance(one, list | str) else 0, default=None)
+        return [kinds(longest)] if value else []
+    number = value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+    return "number" if number else type(value).__name__
+
+
+def test_aiperfs_records_have_the_shape_of_its_own(directory, tmp_path):
+    export(directory, "--format", "aiperf", "--out", tmp_path / "a.jsonl")
+    ours = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    theirs = [json.loads(line) for line in (RESULTS / "aiperf/profile_export.jsonl").read_text().splitlines()]
+    answered = next(line for line in theirs if "error" not in line)
+    assert ours[1].keys() == answered.keys()
+    optional = {
+        "phase_index",
+        "context_overflow_skip",
+        "agent_depth",
+        "root_correlation_id",
+    }  # with defaults there
+    assert ours[1]["metadata"].keys() == answered["metadata"].keys() - optional
+    for part in ("metadata", "metrics"):
+        for name, value in ours[1][part].items():
+            assert kinds(value) == kinds(answered[part][name]), name
+            assert part == "metadata" or value["unit"] == answered[part][name]["unit"], name
+    failed = next(line for line in theirs if line.get("error", {}).get("code"))
+    assert kinds(ours[2]["error"]) == kinds(failed["error"])
+
+
+def test_vllms_file_has_the_shape_of_its_own(directory, tmp_path):
+    export(directory, "--format", "vllm", "--out", tmp_path / "v.json")
+    ours, theirs = (
+        json.loads((tmp_path / "v.json").read_text()),
+        json.loads((RESULTS / "vllm.json").read_text()),
+    )
+    # its tokenizer and label, texts that we do not keep, and two figures of its terminal
+    left_out = {"backend", "label", "tokenizer_id", "generated_texts", "rtfx"}
+    left_out |= {"max_output_tokens_per_s", "max_concurrent_requests"}
+    assert theirs.keys() - ours.keys() == left_out
+    assert ours.keys() - theirs.keys() <= {
+        "simulated",
+        *(f"{s}_{m}_ms" for s in ("p90", "p95") for m in ("ttft",)),
+    }
+    for name in ours.keys() & theirs.keys() - {"request_rate", "burstiness", "date"}:
+        assert kinds(ours[name]) == kinds(theirs[name]), name
+
+
+@pytest.mark.parametrize(("form", "name"), [("vllm", "v.json"), ("aiperf", "profile_export.jsonl")])
+def test_what_is_exported_reads_back_as_the_same_latencies(directory, tmp_path, form, name):
+    export(directory, "--format", form, "--out", tmp_path / name)
+    back = load_any(tmp_path / name)
+    mine = load_run(directory)
+    for metric in ("ttft", "tpot", "e2e"):
+        expected = durations_ns(mine.rows)[metric][mine.rows.outcome(Outcome.OK)]
+        found = durations_ns(back.rows)[metric][back.rows.outcome(Outcome.OK)]
+        # floats of seconds are right to a ns or two
+        assert np.sort(found) == pytest.approx(np.sort(expected), abs=2, nan_ok=True)
 
 
 def test_parquet_keeps_every_nanosecond_and_what_is_not_known(directory, tmp_path):

@@ -27,6 +27,9 @@ def main() -> None:
     readers: list[Any] = []
 
     def heard(place: int) -> None:
+        if place == 2 and not calls.count(2):
+            calls.append(2)
+            raise ZeroDivisionError("a fault of ours")
         calls.extend([place] * len(ends[place][0].recv(100)))
         if place == 0:  # what is read first closes another that is ready too
             readers[1].stop()
@@ -42,14 +45,17 @@ def main() -> None:
     calls.clear()
     woken = reads.turns
     for step in range(200):
-        ends[2 + step % (PAIRS - 2)][1].send(b"x")
+        ends[3 + step % (PAIRS - 3)][1].send(b"x")
         time.sleep(0.0001)
         gevent.sleep(0)
     gevent.sleep(0.02)
     found["all heard"] = len(calls) == 200
     found["fewer wakings than chunks"] = reads.turns - woken < 150
-    for _ in range(READS_JUDGED):
-        reads.count(2)
+    for step in range(READS_JUDGED):
+        reads.coalesced()
+        ends[3 + step % 30][1].send(b"x")
+        gevent.sleep(0)
+    gevent.sleep(0.02)
     calls.clear()
     ends[5][1].send(b"x")
     gevent.sleep(0.01)

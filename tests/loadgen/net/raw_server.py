@@ -65,6 +65,20 @@ def read_body(sock: socket.socket, head: bytes) -> bytes:
     return b"".join(parts)
 
 
+def serve_each(listener: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+    """A thread for each connection, until *listener* is closed."""
+
+    def accept() -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=[sock], daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+
+
 class RawServer:
     """Accepts until closed; requests find their conduct by their ``x-case`` header. Counts what it accepts."""
 
@@ -78,18 +92,10 @@ class RawServer:
         self.conducts, self.listener, self.tls, self.greet = conducts, listener, tls, greet
         self.accepted = 0
         self.heads: list[bytes] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self.listener.accept()
-            except OSError:
-                return
-            self.accepted += 1
-            threading.Thread(target=self._serve, args=[sock], daemon=True).start()
+        serve_each(listener, self._serve)
 
     def _serve(self, sock: socket.socket) -> None:
+        self.accepted += 1
         with contextlib.suppress(OSError), sock:
             if self.greet is not None:
                 sock.recv(4096)

@@ -90,6 +90,9 @@ class FakeAsker:
         self.target = SimpleNamespace(addresses=[(socket.AF_INET, ("127.0.0.1", 1))])
         self._answer, self.asked = answer, 0
 
+    def named(self) -> dict[str, str]:
+        return {"x-request-id": "probe-1"}
+
     def connect(self) -> Any:
         return SimpleNamespace(close=lambda: None)
 
@@ -136,7 +139,7 @@ def test_limits_are_found_between_what_passes_and_what_does_not() -> None:
             return Answer(413)
         if sum(map(len, [*extra, *extra.values()])) > 61_440:
             return Answer(431)
-        return Answer(0, error="closed") if len(extra) > 100 else Answer(404)
+        return Answer(0, error="closed") if len(extra) + 2 > 100 else Answer(404)
 
     found = {c.name: c for c in probe_limits(Subject(asker(limited), CHAT, {"model": "m"}))}
     head, fields, body = (found[name].facts for name in ("head_bytes", "head_fields", "body_bytes"))

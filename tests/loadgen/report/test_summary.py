@@ -269,6 +269,24 @@ def test_a_slow_beginning_is_shown_and_not_cut_away(builder):
     assert beginning["ttft_p50_outside_ms"] > 400
     assert summary["steady_state"]["end"] is None
     assert summary["metrics"]["ttft"]["n"] == 300
+    assert summary["steady_state"]["drift"] is None
+
+
+def test_rates_carry_intervals_of_the_very_figures(builder):
+    builder.options["slo"] = ["ttft=100ms"]
+    rng = np.random.default_rng(5)
+    dues = np.cumsum(rng.exponential(100, 600)).tolist()
+    builder.add(
+        *(request(i, due, chunks=[due + rng.uniform(20, 120), due + 130]) for i, due in enumerate(dues))
+    )
+    summary = summarise(load_run(builder.write()))
+    for name in ("request_throughput", "request_goodput", "output_throughput"):
+        interval = summary["rate_intervals"][name]
+        assert interval["low"] < summary[name] < interval["high"]
+        assert interval["high"] - interval["low"] < 0.3 * summary[name]
+    builder.lines = {}
+    short = summarise(load_run(builder.add(request(0, 0, outcome="timeout", done=50)).write()))
+    assert short["rate_intervals"]["request_throughput"] == {"low": 0, "high": 0}
 
 
 @settings(deadline=None, max_examples=40)
