@@ -237,7 +237,8 @@ class Engine:
                 budget -= sum(n for request, n in pieces if request in self.running)
                 continue
             if head.first_scheduled_ns is None:
-                head.first_scheduled_ns = now_ns
+                # In real time a step that should have begun already takes in what has come since.
+                head.first_scheduled_ns = max(now_ns, head.arrival_ns)
             pieces.append((head, n))
             budget -= n
         if self.policy.is_static:
