@@ -13,6 +13,7 @@ from pathlib import Path
 from loadgen.errors import UnreachableError
 
 ANNOUNCEMENT = "simulate: listening on "
+GRPC_ANNOUNCEMENT = "simulate: gRPC on "
 START_S = 30.0
 
 
@@ -24,6 +25,20 @@ def builtin_endpoint(options: Sequence[str] = ()) -> Iterator[str]:
     meant for it: answers under way can still be drained. Raises UnreachableError with its own last words when
     it does not start within 30 s.
     """
+    with _running(options) as process:
+        yield _announced(process, ANNOUNCEMENT)
+
+
+@contextmanager
+def builtin_grpc_endpoint(options: Sequence[str] = ()) -> Iterator[str]:
+    """As `builtin_endpoint`, of its gRPC side: ``grpc://HOST:PORT``."""
+    with _running(["--grpc-port", "0", *options]) as process:
+        _announced(process, ANNOUNCEMENT)
+        yield _announced(process, GRPC_ANNOUNCEMENT)
+
+
+@contextmanager
+def _running(options: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "loadgen", "simulate", "--port", "0", "--exit-with-stdin", *options]
     here = str(Path(__file__).parents[1])
     path = os.pathsep.join(part for part in (here, os.environ.get("PYTHONPATH", "")) if part)
@@ -32,17 +47,7 @@ def builtin_endpoint(options: Sequence[str] = ()) -> Iterator[str]:
         env={**os.environ, "PYTHONPATH": path}, start_new_session=True,
     )  # fmt: skip
     try:
-        assert process.stdout is not None
-        announced, _, _ = select.select([process.stdout], [], [], START_S)
-        if not announced:
-            raise UnreachableError(f"the built-in endpoint did not start within {START_S:g} s")
-        line = process.stdout.readline()
-        if not line.startswith(ANNOUNCEMENT):
-            words = process.communicate(timeout=10)[1].strip().splitlines()
-            raise UnreachableError(
-                f"the built-in endpoint did not start: {words[-1] if words else 'no word'}"
-            )
-        yield line.removeprefix(ANNOUNCEMENT).strip()
+        yield process
     finally:
         process.terminate()
         try:
@@ -50,3 +55,16 @@ def builtin_endpoint(options: Sequence[str] = ()) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
+
+
+def _announced(process: subprocess.Popen[str], announcement: str) -> str:
+    """What the next line announces. Raises UnreachableError when it does not come, or is another one."""
+    assert process.stdout is not None
+    announced, _, _ = select.select([process.stdout], [], [], START_S)
+    if not announced:
+        raise UnreachableError(f"the built-in endpoint did not start within {START_S:g} s")
+    line = process.stdout.readline()
+    if not line.startswith(announcement):
+        words = process.communicate(timeout=10)[1].strip().splitlines()
+        raise UnreachableError(f"the built-in endpoint did not start: {words[-1] if words else 'no word'}")
+    return line.removeprefix(announcement).strip()

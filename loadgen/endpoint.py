@@ -39,6 +39,7 @@ class EndpointFacts:
     models: list[str] = field(default_factory=list)
     usage: str = "final"
     overhead: int = 0
+    tokenizes: bool = False
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -164,6 +165,7 @@ def _count_by_tokenize(prober: Prober, plan: Plan, facts: EndpointFacts, dialect
         if status != 200 or not isinstance(templated, dict) or "count" not in templated:
             return False
     _note_overhead(facts, words, plain["count"], templated["count"])
+    facts.tokenizes = True
     return True
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import gevent
 from gevent.event import Event
 
+from loadgen.answer_counts import AnswerTexts
 from loadgen.breaker import Breaker
 from loadgen.clients.dialect import Client
 from loadgen.clock import MonotonicClock
@@ -61,6 +62,8 @@ class EngineOptions:
     """Told what a session's turn was answered, before its next turn may go."""
     refresh_key: Callable[[], None] = lambda: None
     """Called each second: the endpoint's key may have been replaced in its file."""
+    texts: AnswerTexts | None = None
+    """Where texts are kept that are to be counted after the run."""
 
 
 class Engine:
@@ -273,12 +276,15 @@ class Engine:
         if decided != (Outcome.NOT_SENT, None):
             record.outcome, record.error = decided
         self._write(record)
+        if self.options.texts is not None:
+            self.options.texts.keep(record, text)
         if self.options.on_answer_text is not None:
             self.options.on_answer_text(record, text)
         self.dispatcher.settled(record)
 
     def _keeps_text(self, record: Record) -> bool:
-        return self.options.on_answer_text is not None and record.session is not None
+        told = self.options.on_answer_text is not None and record.session is not None
+        return told or self.options.texts is not None
 
     def _settle_unsent(self, record: Record) -> None:
         self._write(record)
@@ -333,6 +339,8 @@ class Engine:
             self.spool.event("watch", t_ns=now, loop_lag_ns=max(0, now - due), **self.state())
             self.spool.flush()
             self.options.refresh_key()
+            if self.options.texts is not None:
+                self.options.texts.flush()
             if self.spool.error is not None:
                 self.interrupt("disk", f"cannot write records: {self.spool.error.strerror}")
             gc.collect(0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadgen import __version__
+from loadgen.answer_counts import Count, counter
 from loadgen.clients import CLIENTS
 from loadgen.clients.dialect import Client, Dialect
 from loadgen.clients.service import GrpcDialect
@@ -149,6 +150,8 @@ class Asked:
     told: dict[str, Any] = field(default_factory=dict)
     rewrite: Callable[[str], Writer] | None = None
     """The same requests with another key; None: the key stays as it was (gRPC)."""
+    count: Count | None = None
+    """Counts an answer's tokens, where the endpoint states no usage but can count."""
 
 
 Known = dict[str, EndpointFacts]
@@ -189,7 +192,9 @@ def open_endpoint(plan: Plan, by: Opening) -> Asked:
     writer = written_with(by.key)
     default = Pool(target, by.stamps, plan.reuse, by.reads)
     if not others:
-        return Asked(facts, dialect, writer, default, talk, rewrite=written_with)
+        prober = Prober(target, headers, plan.base_url)
+        count = counter(prober, facts.model) if facts.tokenizes and facts.usage == "none" else None
+        return Asked(facts, dialect, writer, default, talk, rewrite=written_with, count=count)
     pools = {url: Pool(other.target, by.stamps, plan.reuse, by.reads) for url, other in others.items()}
     own = {one.name: (url, pools[url]) for one in plan.classes if (url := one.base_url) is not None}
     told = {

@@ -8,13 +8,14 @@ import resource
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gevent.event import Event
 
 from loadgen import calibration
+from loadgen.answer_counts import AnswerTexts, Count
 from loadgen.breaker import Breaker
 from loadgen.clock import measure_anchor
 from loadgen.dispatch import Caps
@@ -39,7 +40,7 @@ from loadgen.retrying import chance_of, rule_of
 from loadgen.rundir import anchor_to_json, host_facts, new_run_directory, versions, write_plan
 from loadgen.schedule import Schedule, ScheduleRow, Survey
 from loadgen.spool import Spool
-from loadgen.targets import TargetPlan, shared_out, targets_of
+from loadgen.targets import TargetPlan, targets_of
 from loadgen.workload import schedule_of
 
 Json = dict[str, Any]
@@ -60,6 +61,8 @@ class Prepared:
     engine: Engine
     run_id: str
     content: dict[str, Any]
+    count: Count | None = None
+    """Counts an answer's tokens after the run, where the server states no usage but can count."""
     warning: str | None = None
     """What this machine's calibration says against the plan."""
     failure: Exception | None = None
@@ -83,6 +86,8 @@ class Prepared:
         if self.warning is not None:
             engine.spool.event("warning", t_ns=time.monotonic_ns(), text=self.warning)
         engine.run(t0_ns)
+        if engine.options.texts is not None and self.count is not None:
+            engine.options.texts.count(self.count)
 
 
 def raise_open_files() -> None:
@@ -126,9 +131,6 @@ def lay_basis(plan: Plan) -> Basis:
     check_targets(plan, targets)
     key = api_key(plan)
     schedule = schedule_of(plan)
-    if plan.target:
-        make_rows = schedule.make_rows
-        schedule = replace(schedule, make_rows=lambda: shared_out(make_rows(), targets, plan.seed))
     return Basis(plan, targets, key, schedule)
 
 
@@ -138,8 +140,10 @@ def refuse_empty(survey: Survey | None) -> None:
         raise UsageError("the schedule is empty: no row lies in the window")
 
 
-def make_engine(basis: Basis, asked: Asked, share: Share, stamps: StampClock) -> Engine:
-    """The engine of one share."""
+def make_engine(
+    basis: Basis, asked: Asked, share: Share, stamps: StampClock, texts: AnswerTexts | None = None
+) -> Engine:
+    """The engine of one share; *texts* keeps answers that are to be counted after the run."""
     plan = basis.plan
     followers: Followers = "settled" if asked.talk else "soon" if basis.schedule.together else "ahead"
     queue = RenderedAhead(share.rows, asked.writer, share.run_id, followers=followers)
@@ -155,6 +159,7 @@ def make_engine(basis: Basis, asked: Asked, share: Share, stamps: StampClock) ->
         keep_headers=frozenset(name.lower().encode() for name in plan.keep_header),
         on_answer_text=asked.talk.answered if asked.talk else None,
         refresh_key=key_refresher(basis, asked, queue),
+        texts=texts,
     )
     spool = Spool(share.directory / f"records-{share.worker}.jsonl")
     return Engine(options, queue, asked.pool, stamps, spool)
@@ -211,9 +216,9 @@ def prepare(plan: Plan) -> Prepared:
     }
     caps = Caps(plan.concurrency, plan.max_concurrency, schedule.limit_ns)
     share = Share(schedule.rows(), caps, open_ahead_of(plan, survey), directory, run_id)
-    engine = make_engine(basis, asked, share, stamps)
-    warning = beyond_calibration(survey)
-    return Prepared(plan, directory, schedule, survey, asked.facts, engine, run_id, content, warning)
+    engine = make_engine(basis, asked, share, stamps, AnswerTexts(directory) if asked.count else None)
+    warning, count = beyond_calibration(survey), asked.count
+    return Prepared(plan, directory, schedule, survey, asked.facts, engine, run_id, content, count, warning)
 
 
 def beyond_calibration(survey: Survey | None, workers: int = 1) -> str | None:

@@ -16,10 +16,15 @@ from loadgen.report.summary import exit_code
 from loadgen.search import Next
 from loadgen.slo import Objective
 
-FIGURES = (
-    "p50_ttft_ms", "p95_ttft_ms", "p99_ttft_ms", "p95_tpot_ms", "p95_e2el_ms", "request_throughput",
-    "output_throughput", "request_goodput", "attainment",
-)  # fmt: skip
+FIGURES = ("request_throughput", "output_throughput", "request_goodput", "attainment")
+QUANTILES = (
+    ("ttft", "p50"),
+    ("ttft", "p95"),
+    ("ttft", "p99"),
+    ("ttft_from_due", "p95"),
+    ("tpot", "p95"),
+    ("e2e", "p95"),
+)
 """Of a probe's summary, for the curve."""
 
 Run = Callable[[float, float, int, Path], dict[str, Any]]
@@ -73,12 +78,15 @@ class Prober:
         )
         return Evidence(
             tallies,
-            {
-                name: summary.get(name) if name != "p50_ttft_ms" else summary["median_ttft_ms"]
-                for name in FIGURES
-            },
+            figures_of(summary),
             summary["scheduled"],
             summary["total_input_tokens"] + summary["total_output_tokens"],
             tuple(summary["validity"]["reasons"]),
             code == ExitCode.INTERRUPTED,
         )
+
+
+def figures_of(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """A run's point of the curve: latencies as ``p95_ttft_ms``, rates under the summary's names."""
+    latencies = {f"{p}_{metric}_ms": summary["metrics"][metric].get(f"{p}_ms") for metric, p in QUANTILES}
+    return latencies | {name: summary[name] for name in FIGURES}

@@ -83,7 +83,9 @@ def next_run(question: Question, runs: Sequence[ProbeRun]) -> Next | Answer:
         edge = _leaning(spots, edge)
     found = _climb(question, spots, edge)
     if found is None:
-        found = _narrow(question, spots, edge, used) if question.repeats else _halve(question, edge)
+        found = (
+            _narrow(question, spots, edge, (used, len(runs))) if question.repeats else _halve(question, edge)
+        )
     if isinstance(found, str):
         return _answer(question, edge, found)
     dose, seconds = found
@@ -147,7 +149,9 @@ def _halve(question: Question, edge: Edge) -> Found:
     return "told" if is_narrow or not low < middle < high else (question.dose(middle), question.probe_s)
 
 
-def _narrow(question: Question, spots: Sequence[Spot], edge: Edge, used: float) -> Found:
+def _narrow(question: Question, spots: Sequence[Spot], edge: Edge, so_far: tuple[float, int]) -> Found:
+    """The next run inside the interval, after so many seconds and runs; or why to stop."""
+    used, turn = so_far
     low, high = _between(question, spots, edge)
     seconds = max(question.probe_s, GROWTH * used)
     if edge.dose is not None and _told(question, edge):
@@ -156,7 +160,7 @@ def _narrow(question: Question, spots: Sequence[Spot], edge: Edge, used: float) 
     untold = _nearest_untold(question, spots, edge)
     if untold is not None and low <= untold.dose <= high:
         return untold.dose, max(untold.seconds, question.probe_s)
-    place = PLACES[len(spots) % len(PLACES)]
+    place = PLACES[turn % len(PLACES)]
     wanted = low + place * (high - low)
     if low > 0 and high / low > CLIMB:
         wanted = math.sqrt(low * high)
@@ -165,10 +169,7 @@ def _narrow(question: Question, spots: Sequence[Spot], edge: Edge, used: float) 
     if question.whole and (untried := _untried(question, spots, edge, dose)) is not None:
         return untried, seconds
     if abs(near.dose - wanted) <= SAME * (high - low) or any(s.dose == dose for s in spots):
-        # more of the same would leave the count of values, and so the place, as it is: the poorer neighbour gains
-        beside = [s for s in spots if s.dose <= wanted][-1:] + [s for s in spots if s.dose > wanted][:1]
-        least = min(beside, key=lambda s: s.seconds)
-        return least.dose, max(seconds, min(least.seconds, used))
+        return near.dose, max(seconds, min(near.seconds, used / 2))
     return dose, seconds
 
 

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import gevent
 from gevent.event import Event
@@ -54,7 +54,12 @@ class Rendezvous:
 
 def drive_together(plans: Sequence[Plan], *, show_progress: bool = True) -> list[Driven]:
     """Run every plan on one instant 0 and report each. Raises LoadgenError or TraceError before anything is sent."""
-    runs = [prepare(plan) for plan in plans]
+    runs: list[Prepared] = []
+    try:
+        runs += (prepare(plan) for plan in plans)
+    except Exception:
+        _leave_nothing(plans)
+        raise
     meeting = Rendezvous(len(runs))
     for run in runs:
         if run.warning is not None:
@@ -79,6 +84,15 @@ def drive_together(plans: Sequence[Plan], *, show_progress: bool = True) -> list
     if failures:
         raise failures[0]
     return [Driven(write_reports(run.directory), run.directory) for run in runs]
+
+
+def _leave_nothing(plans: Sequence[Plan]) -> None:
+    """An endpoint that could not be asked leaves no empty directories of the others behind."""
+    for plan in plans:
+        if plan.out is not None:
+            for directory in (plan.out, plan.out.parent):
+                with suppress(OSError):  # not there, or not empty: then it is not ours
+                    directory.rmdir()
 
 
 def _follow(run: Prepared, meeting: Rendezvous) -> None:

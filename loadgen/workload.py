@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -14,6 +15,7 @@ from loadgen.plan import Plan
 from loadgen.quantity import parse_window_ns
 from loadgen.schedule import Schedule, ScheduleRow
 from loadgen.sessions import Rows, replanned, together, with_last_turns
+from loadgen.targets import shared_out, targets_of
 from traces.columns import columns
 from traces.lengths import independent, joint, parse_length
 from traces.prefixes import parse_tree
@@ -39,7 +41,15 @@ def schedule_of(plan: Plan) -> Schedule:
         found = _from_classes(plan) if plan.classes else _from_model(plan)
     else:
         found = _from_slots(plan)
-    return dressed(plan, found)
+    return _shared_out(plan, dressed(plan, found))
+
+
+def _shared_out(plan: Plan, schedule: Schedule) -> Schedule:
+    """The schedule with each row's endpoint, where the plan has several."""
+    if not plan.target:
+        return schedule
+    targets, make_rows = targets_of(plan), schedule.make_rows
+    return replace(schedule, make_rows=lambda: shared_out(make_rows(), targets, plan.seed))
 
 
 def stand_together(plan: Plan) -> bool:

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from loadgen.builtin_endpoint import builtin_grpc_endpoint
 from loadgen.errors import ExitCode, UsageError
 from loadgen.plan import is_loopback
-from loadgen.prompts import PromptWriter
 from loadgen.proxy.access_log import AccessLog, read_access_log
 from loadgen.proxy.envoy_config import EnvoyOptions
 from loadgen.proxy.envoy_process import running_envoy, wait_for_log
 from loadgen.proxy.joined import Joined, join_direct, join_proxied
 from loadgen.proxy.stage_table import UNEXPLAINED, StageRow, stage_line, stage_rows, table_text
 from loadgen.proxy.stages import MEANING, Split
-from loadgen.proxy.time_points import POINTS_HEADER
-from loadgen.schedule import ScheduleRow
+from loadgen.proxy.time_points import END_POINTS_HEADER, POINTS_HEADER
 from scenarios.finding import Finding, Number
 from scenarios.scenario import Context, Scenario, Setting
 from scenarios.sending import Sent, send
 
 BACKEND, PROXIED, DIRECT = "a", "proxied", "direct"
 CARRIERS = ("body", "headers")
-METADATA_HEADER = "x-loadgen-metadata"
-SHORT_PROMPT = 16
-"""Tokens of the body where the headers carry the payload."""
-TARGET = ("model", "endpoint", "ignore_eos", "api_key_file", "request_timeout")
-HEADER_TABLE = "[header]"
+PROTOCOLS = ("http", "grpc")
+TARGET = ("model", "endpoint", "ignore_eos", "api_key_file", "request_timeout", "plan")
+SIMULATOR = ("--prefill-tokens-per-s", "200000", "--decode-ms", "2", "--max-model-len", "1000000")
+GRPC_METADATA_BYTES = 8 << 20
+"""What the simulated gRPC backend takes: gRPC core's own default, 8 KiB, would refuse the payload."""
 STAGES_FILE, DIRECT_FILE, TABLE_FILE = "stages.jsonl", "stages-direct.jsonl", "stages.txt"
 
 Json = dict[str, Any]
@@ -39,10 +38,16 @@ Json = dict[str, Any]
 SETTINGS: dict[str, Setting] = {
     "requests": Setting(int, 40, "requests of a cell (a size, a carrier, direct or proxied)"),
     "sizes": Setting(str, "1024,8192,32768", "payloads, tokens, separated by commas"),
-    "carriers": Setting(str, "body,headers", "what carries the payload: body, headers or both"),
+    "carriers": Setting(
+        str, "body,headers", "what carries the prompt: body, headers (gRPC: metadata) or both"
+    ),
+    "protocols": Setting(str, None, "http, grpc or both (default: those that there is a backend for)"),
     "output_len": Setting(int, 8, "output tokens"),
     "concurrency": Setting(int, 1, "requests in flight"),
     "proxied": Setting(str, None, "base URL of your own Envoy before the endpoint (default: one is started)"),
+    "grpc": Setting(str, None, "the backend's gRPC side, grpc://HOST:PORT (simulated where the endpoint is)"),
+    "grpc_endpoint": Setting(str, "vllm-grpc", "what to ask over gRPC: vllm-grpc or kserve"),
+    "proxied_grpc": Setting(str, None, "URL of your own Envoy before the gRPC backend"),
     "access_log": Setting(
         str, None, "your Envoy's access log (see `loadgen envoy --snippet`; else its heads tell)"
     ),
@@ -61,20 +66,21 @@ class Cell:
     """One combination: how the payload travels. ``size``: its tokens."""
 
     route: str
+    protocol: str
     carrier: str
     size: int
 
     @property
     def name(self) -> str:
         """As in directories and figures."""
-        return f"{self.route}-{self.carrier}-{self.size}"
+        return f"{self.route}-{self.protocol}-{self.carrier}-{self.size}"
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """The Envoy that is asked: its base URL, its access log where it can be read, and whose clock it has."""
+    """The Envoy that is asked: its URLs by protocol, its access log where it can be read, and whose clock it has."""
 
-    base_url: str
+    urls: Mapping[str, str]
     access_log: Path | None
     same_clock: bool
 
@@ -94,15 +100,48 @@ class Collected:
 
 def run(context: Context) -> Finding:
     """Send every cell's load, join it with Envoy's time points, and say where TTFT went."""
-    cells = cells_of(context.settings)
-    with _proxy(context) as proxy:
-        collected = _send_all(context, cells, proxy)
+    with ExitStack() as running:
+        backends = running.enter_context(_backends(context))
+        cells = cells_of(context.settings, protocols_of(context.settings, backends))
+        used = {cell.protocol: backends[cell.protocol] for cell in cells}
+        proxy = running.enter_context(_proxy(context, used))
+        collected = _send_all(context, cells, used, proxy)
     _write(context.out, collected)
     return judge(collected)
 
 
-def cells_of(settings: Mapping[str, Any]) -> list[Cell]:
-    """Sizes x carriers x direct and through Envoy. Raises UsageError naming what is no size or carrier."""
+@contextmanager
+def _backends(context: Context) -> Iterator[dict[str, str]]:
+    """The backend's URL by protocol; the simulated one speaks both."""
+    found, grpc = {"http": context.endpoints[BACKEND]}, context.settings["grpc"]
+    wanted = context.settings["protocols"] or "grpc"
+    if grpc is not None:
+        yield {**found, "grpc": grpc}
+    elif BACKEND in context.simulated and "grpc" in wanted:
+        with builtin_grpc_endpoint([*SIMULATOR, "--grpc-max-metadata", str(GRPC_METADATA_BYTES)]) as url:
+            yield {**found, "grpc": url}
+    else:
+        yield found
+
+
+def protocols_of(settings: Mapping[str, Any], backends: Mapping[str, str]) -> list[str]:
+    """Those asked for, else those with a backend (and an Envoy, where it is the user's). Raises UsageError."""
+    own = {"http": settings["proxied"], "grpc": settings["proxied_grpc"]}
+    there = [name for name in backends if own[name] is not None or not any(own.values())]
+    if settings["protocols"] is None:
+        return there
+    wanted = [word.strip() for word in settings["protocols"].split(",")]
+    for word in wanted:
+        if word not in PROTOCOLS:
+            raise UsageError(f"--set protocols: {word!r} is none of {', '.join(PROTOCOLS)}")
+        if word not in there:
+            what = "a backend (--set grpc=URL) and, with your own Envoy, its URL"
+            raise UsageError(f"--set protocols={word}: needs {what}")
+    return wanted
+
+
+def cells_of(settings: Mapping[str, Any], protocols: list[str]) -> list[Cell]:
+    """Sizes x protocols x carriers x direct and through Envoy. Raises UsageError naming what is no size or carrier."""
     carriers = [word.strip() for word in settings["carriers"].split(",")]
     unknown = [word for word in carriers if word not in CARRIERS]
     if unknown:
@@ -113,33 +152,45 @@ def cells_of(settings: Mapping[str, Any]) -> list[Cell]:
             raise UsageError(f"--set sizes: {word!r} is no number of tokens")
         sizes.append(int(word))
     return [
-        Cell(route, carrier, size) for size in sizes for carrier in carriers for route in (DIRECT, PROXIED)
+        Cell(route, protocol, carrier, size)
+        for size in sizes
+        for protocol in protocols
+        for carrier in carriers
+        for route in (DIRECT, PROXIED)
     ]
 
 
 @contextmanager
-def _proxy(context: Context) -> Iterator[Proxy]:
-    """The user's Envoy, or one of ours in front of the backend."""
+def _proxy(context: Context, backends: Mapping[str, str]) -> Iterator[Proxy]:
+    """The user's Envoy, or one of ours in front of the backends."""
     settings = context.settings
-    if settings["proxied"] is not None:
-        url, log = settings["proxied"], settings["access_log"]
-        same = settings["same_clock"]
-        yield Proxy(url, Path(log) if log else None, is_loopback(url) if same is None else same)
+    own = {"http": settings["proxied"], "grpc": settings["proxied_grpc"]}
+    if any(own.values()):
+        urls, log, same = (
+            {name: own[name] for name in backends},
+            settings["access_log"],
+            settings["same_clock"],
+        )
+        here = all(map(is_loopback, urls.values())) if same is None else same
+        yield Proxy(urls, Path(log) if log else None, here)
         return
-    options = EnvoyOptions(upstreams=(context.endpoints[BACKEND],))
+    upstreams = {name: (backends[name],) if name in backends else () for name in PROTOCOLS}
+    options = EnvoyOptions(upstreams["http"], upstreams["grpc"])
     with running_envoy(options, context.out / "envoy") as envoy:
-        context.say(f"Envoy at {envoy.base_url} before {context.endpoints[BACKEND]}")
-        yield Proxy(envoy.base_url, envoy.access_log, same_clock=True)
+        for name, url in envoy.fronts.items():
+            context.say(f"Envoy at {url} before {backends[name]}")
+        yield Proxy(envoy.fronts, envoy.access_log, same_clock=True)
 
 
-def _send_all(context: Context, cells: list[Cell], proxy: Proxy) -> Collected:
+def _send_all(context: Context, cells: list[Cell], backends: Mapping[str, str], proxy: Proxy) -> Collected:
     collected = Collected()
-    endpoints = {**context.endpoints, PROXIED: proxy.base_url, DIRECT: context.endpoints[BACKEND]}
+    endpoints = {f"{DIRECT}-{name}": url for name, url in backends.items()}
+    endpoints |= {f"{PROXIED}-{name}": url for name, url in proxy.urls.items()}
     asked = Context(endpoints, context.settings, context.out, context.simulated, context.consent, context.say)
     for cell in cells:
         options = load_options(context.settings, cell)
-        plan = _plan_file(context, cell)
-        sent = collected.sent[cell] = send(asked, cell.route, {**options, "plan": plan}, name=cell.name)
+        where = f"{cell.route}-{cell.protocol}"
+        sent = collected.sent[cell] = send(asked, where, options, name=cell.name)
         if collected.interrupted:
             break
         collected.joined[cell] = _join(sent.directory, cell, proxy)
@@ -158,31 +209,18 @@ def _join(directory: Path, cell: Cell, proxy: Proxy) -> Joined:
 
 def load_options(settings: Mapping[str, Any], cell: Cell) -> Json:
     """The options of ``loadgen run`` for a cell."""
+    options = {name: settings[name] for name in TARGET}
+    if cell.protocol == "grpc":
+        options |= {"endpoint": settings["grpc_endpoint"]}
     return {
-        **{name: settings[name] for name in TARGET},
+        **options,
         "concurrency": settings["concurrency"],
         "num_requests": settings["requests"],
-        "input_len": cell.size if cell.carrier == "body" else SHORT_PROMPT,
+        "input_len": cell.size,
         "output_len": settings["output_len"],
-        "keep_header": POINTS_HEADER,
+        "prompt_in": "body" if cell.carrier == "body" else "metadata",
+        "keep_header": [POINTS_HEADER, END_POINTS_HEADER],
     }
-
-
-def _plan_file(context: Context, cell: Cell) -> Path | None:
-    """The user's plan; with the payload as a header, too long for a command line, where headers carry it."""
-    given, out = context.settings["plan"], context.out
-    if cell.carrier == "body":
-        return Path(given) if given else None
-    own = Path(given).read_text() if given else ""
-    if HEADER_TABLE in own:
-        raise UsageError(
-            f"--set plan={given}: a plan with {HEADER_TABLE} cannot be used where headers carry the payload"
-        )
-    text = PromptWriter("metadata").text(ScheduleRow(0, 0, cell.size, 1)).decode().strip()
-    path = out / f"{cell.name}.toml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'{own}\n{HEADER_TABLE}\n"{METADATA_HEADER}" = "{text}"\n')
-    return path
 
 
 # The judgement.
@@ -243,9 +281,9 @@ def _costs(tables: Mapping[Cell, list[StageRow]]) -> dict[str, float]:
     totals = {cell: sum(row.mean_ms for row in rows) for cell, rows in tables.items() if rows}
     found = {}
     for cell, total in totals.items():
-        other = Cell(DIRECT, cell.carrier, cell.size)
+        other = Cell(DIRECT, cell.protocol, cell.carrier, cell.size)
         if cell.route == PROXIED and other in totals:
-            found[f"{cell.carrier}-{cell.size}"] = total - totals[other]
+            found[f"{cell.protocol}-{cell.carrier}-{cell.size}"] = total - totals[other]
     return found
 
 
@@ -277,16 +315,17 @@ def _in_words(tables: Mapping[Cell, list[StageRow]]) -> str:
     through = [(cell, rows) for cell, rows in tables.items() if cell.route == PROXIED and rows]
     if not through:
         return "No request through Envoy was answered."
-    cell, rows = max(through, key=lambda found: (found[0].carrier == "body", found[0].size))
+    cell, rows = max(
+        through, key=lambda one: (one[0].protocol == "http", one[0].carrier == "body", one[0].size)
+    )
     total = sum(row.mean_ms for row in rows)
     parts = [
         f"{MEANING[row.stage]} {row.mean_ms:.2f} ms ({row.share:.1%})"
         for row in rows
         if row.share >= 0.01 or row.stage == UNEXPLAINED
     ]
-    return (
-        f"{cell.size} tokens in the {cell.carrier} through Envoy: TTFT {total:.2f} ms = {'; '.join(parts)}."
-    )
+    where = f"{cell.size} tokens in the {cell.carrier} over {cell.protocol} through Envoy"
+    return f"{where}: TTFT {total:.2f} ms = {'; '.join(parts)}."
 
 
 def _write(out: Path, collected: Collected) -> None:

@@ -27,7 +27,7 @@ from loadgen.analysis.intervals import (
     least_values,
     quantile_time,
     resampled_quantile,
-    small_sample_t,
+    widening,
 )
 from loadgen.analysis.pairing import Pair
 from loadgen.analysis.rows import Floats, Ints
@@ -177,19 +177,19 @@ def _difference(
     drawn_a = draws(int(blocks_a[-1]) + 1)
     drawn_b = drawn_a if statistic.paired else draws(int(blocks_b[-1]) + 1, stream=1)
     found = statistic.resample(a, blocks_a, drawn_a), statistic.resample(b, blocks_b, drawn_b)
-    return _with_interval(only, found, min(len(drawn_a[0]), len(drawn_b[0])))
+    return _with_interval(only, found, Z * max(widening(blocks_a, time_a), widening(blocks_b, time_b)))
 
 
 def _insufficient(few: TooFew) -> str:
     return f"insufficient data: {few.have} of about {few.need}"
 
 
-def _with_interval(only: Difference, found: tuple[Floats, Floats], n_blocks: int) -> Difference:
+def _with_interval(only: Difference, found: tuple[Floats, Floats], width: float) -> Difference:
     spread, centre = found[1] - found[0], only.b - only.a
     if only.ratio:
         above_0 = [np.log(np.maximum(side, np.finfo(float).tiny)) for side in found]
         spread, centre = above_0[1] - above_0[0], math.log(only.b) - math.log(only.a)
-    return replace(only, centre=centre, half=float(spread.std()) * small_sample_t(n_blocks))
+    return replace(only, centre=centre, half=float(spread.std()) * width)
 
 
 def _resampled_mean(data: Series, blocks: Ints, drawn: Floats) -> Floats:

@@ -34,6 +34,8 @@ TAIL = 0.0125
 Z = 2.241403
 FEW = 8
 SLOPES = np.geomspace(0.3, 300, 48)
+LEAST_FREEDOM = 3
+"""With fewer degrees of freedom than this the t distribution says nothing but "anywhere": the factor alone widens."""
 BEND = 0.3
 CLIP = 500.0
 """Candidate b in units of 1 / (middle of the values): an odds ratio of e^b each time the value doubles or so."""
@@ -127,8 +129,8 @@ def _limit(p: Floats, y: Floats, n: Floats) -> float:
         return Z**2
     chi_square = float((n * (y - p) ** 2 / (p * (1 - p)))[told].sum())
     factor = chi_square / freedom
-    if factor <= 1:
-        return Z**2
+    if factor <= 1 or freedom < LEAST_FREEDOM:
+        return max(factor, 1.0) * Z**2
     from scipy.special import stdtrit
 
     return factor * float(stdtrit(freedom, 1 - TAIL)) ** 2

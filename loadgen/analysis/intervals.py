@@ -133,7 +133,7 @@ def quantile_interval(data: Series, q: float) -> Interval | TooFew:
     found = resampled_quantile(data, blocks, q, drawn)
     whole = (data.weights == 1).all()
     middle = _quantile_of(data.ordered, q) if whole else float(np.median(found))
-    return _interval(found, middle, len(drawn[0]), tau)
+    return _interval(found, middle, blocks, tau)
 
 
 def quantile_time(data: Series, q: float) -> float:
@@ -171,12 +171,16 @@ def mean_interval(data: Series) -> Interval | TooFew:
     weights = np.bincount(block, weights=data.weights)
     drawn = draws(int(blocks[-1]) + 1)
     found = (drawn @ sums) / np.maximum(drawn @ weights, 1e-300)
-    return _interval(found, float(sums.sum() / weights.sum()), len(drawn[0]), tau)
+    return _interval(found, float(sums.sum() / weights.sum()), blocks, tau)
 
 
 def autocorrelation_time(x: NDArray[np.generic]) -> float:
     """Integrated autocorrelation time of the series, in values; at least 1."""
     values = x.astype(np.float64)
+    largest = float(np.abs(values).max(initial=0.0))
+    if not 0 < largest < math.inf:
+        return 1.0
+    values /= largest  # the time has no unit, and squares of huge values no room
     variance = float(values.var())
     if len(values) < 4 or variance == 0:
         return 1.0
@@ -255,10 +259,29 @@ def small_sample_t(blocks: int) -> float:
     return t * math.sqrt(blocks / nu)
 
 
-def _interval(found: Floats, middle: float, blocks: int, tau: float) -> Interval:
-    """Percentile interval, widened round the estimate for the small number of blocks."""
-    factor = small_sample_t(blocks) / Z
+def block_loss(length: float, tau: float) -> float:
+    """How much too small a standard error from blocks of so many values is: its inverse, at least 1.
+
+    A block of length l misses the share (tau² - 1) / (2 tau l) of an AR(1)'s variance (2 rho / ((1 - rho²) l), with
+    tau = (1 + rho) / (1 - rho)): a tenth at five autocorrelation times, none of independent values.
+    """
+    missed = (tau - 1) * (tau + 1) / (2 * tau * length) if tau > 1 else 0.0
+    return 1 / math.sqrt(1 - min(missed, 0.5))
+
+
+def widening(blocks: Ints, tau: float) -> float:
+    """What an interval from these blocks is to be widened by: few of them, and each of them short."""
+    count = int(blocks[-1]) + 1
+    return small_sample_t(count) / Z * block_loss(len(blocks) / count, tau)
+
+
+def _interval(found: Floats, middle: float, blocks: Ints, tau: float) -> Interval:
+    """Percentile interval, widened round the estimate."""
+    factor = widening(blocks, tau)
     low, high = np.quantile(found, (TAIL, 1 - TAIL))
     return Interval(
-        middle - (middle - float(low)) * factor, middle + (float(high) - middle) * factor, blocks, tau
+        middle - (middle - float(low)) * factor,
+        middle + (float(high) - middle) * factor,
+        int(blocks[-1]) + 1,
+        tau,
     )

@@ -2,14 +2,17 @@
 
     y(rate) = a + b max(0, rate - knee),  b > 0
 
-A knee is found when the hinge explains more than a straight line does beyond what chance makes of the line's own
-residuals (permuted), when the curve rises by a quarter from the knee to its end, and at least one measured rate
-lies beyond. Knots stand at measured rates, and the answer is a bracket of them: what was not measured is not known.
+Latencies scatter in proportion to their level, so that each value weighs one over the level that a straight line
+gives it. A knee is found when the hinge explains more than the straight line does beyond what chance makes of scatter
+round a straight line, when the curve rises by a quarter from the knee to its end, and at least one measured
+rate lies beyond. Knots stand at measured rates, and the answer is a bracket of them: what was not measured is not
+known.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,9 +20,13 @@ from loadgen.analysis.intervals import SEED
 from loadgen.analysis.rows import Floats
 
 LEAST_RATES = 5
-RESAMPLES = 400
-LEVEL = 0.05
+RESAMPLES = 2000
+LEVEL = 0.04
+"""A little under 0.05: latencies scatter more to one side than to the other."""
 WORTH = 0.25
+LEAST_LEVEL = 0.25
+"""No value weighs as if its level were less than this share of the median value."""
+BY_CHANCE = "a straight line explains it as well"
 
 
 @dataclass(frozen=True)
@@ -31,53 +38,80 @@ class Knee:
     why: str = ""
 
 
+def find_knees(rates: Floats, curves: Mapping[str, Floats]) -> dict[str, Knee]:
+    """Each curve's knee, so that any is found by chance in at most `LEVEL` of all runs without one.
+
+    Hochberg's step-up procedure (1988): the i-th smallest p-value of n stands if it, or a greater one, is at most
+    LEVEL / (n - i + 1).
+    """
+    found = {name: find_knee(rates, values) for name, values in curves.items()}
+    tested = sorted(
+        (name for name in found if found[name].p_value is not None),
+        key=lambda name: -(found[name].p_value or 0),
+    )
+    for place, name in enumerate(tested, 1):
+        if (found[name].p_value or 0) <= LEVEL / place:
+            break
+        found[name] = replace(found[name], rate=None, why=BY_CHANCE)
+    return found
+
+
 def find_knee(rates: Floats, values: Floats) -> Knee:
-    """The hinge through (offered rate, figure) of the open stages."""
+    """The hinge through (offered rate, figure > 0) of the open stages, this curve taken alone."""
     known = ~np.isnan(rates) & ~np.isnan(values)
     rates, values = rates[known], values[known]
     if len(np.unique(rates)) < LEAST_RATES:
         return Knee(None, why=f"{len(np.unique(rates))} offered rates; a knee needs {LEAST_RATES}")
     order = np.argsort(rates)
     rates, values = rates[order], values[order]
+    if (level := levels(rates, values)) is None:
+        return Knee(None, why="no values above zero")
     knots = np.unique(rates)[1:-1]
-    residues = projections(rates, knots)
-    left = np.einsum("kij,j->ki", residues, values)
-    sse = (left**2).sum(axis=1)
-    line = np.polynomial.polynomial.polyfit(rates, values, 1)
-    around = values - np.polynomial.polynomial.polyval(rates, line)
-    p_value = _chance(residues, rates, around, float(sse.min()))
-    knee = float(knots[np.argmin(sse)])
-    basis = np.stack([np.ones_like(rates), np.maximum(rates - knee, 0)], axis=1)
-    flat, slope = np.linalg.lstsq(basis, values, rcond=None)[0]
-    rise = slope * (rates[-1] - knee)
+    hinges = [basis(np.maximum(rates - knot, 0), level) for knot in knots]
+    line = projection(basis(rates, level))
+    residues = np.stack([projection(hinge) for hinge in hinges])
+    scaled = values / level
+    sse = ((residues @ scaled) ** 2).sum(axis=1)
+    p_value = _chance(residues, line, line @ scaled, float(sse.min()))
+    best = int(np.argmin(sse))
+    flat, slope = np.linalg.lstsq(hinges[best], scaled, rcond=None)[0]
+    rise = slope * (rates[-1] - knots[best])
     if p_value > LEVEL or rise < WORTH * abs(flat):
-        why = "a straight line explains it as well" if p_value > LEVEL else "it rises by less than a quarter"
-        return Knee(None, p_value=p_value, why=why)
-    return Knee(knee, p_value)
+        return Knee(None, p_value, BY_CHANCE if p_value > LEVEL else "it rises by less than a quarter")
+    return Knee(float(knots[best]), p_value)
 
 
-def projections(rates: Floats, knots: Floats) -> Floats:
-    """For each knot the matrix that leaves the residuals of its hinge: (knots, rates, rates)."""
-    n = len(rates)
-    found = np.empty((len(knots), n, n))
-    for i, knot in enumerate(knots):
-        basis = np.stack([np.ones(n), np.maximum(rates - knot, 0)], axis=1)
-        found[i] = np.eye(n) - basis @ np.linalg.pinv(basis)
+def levels(rates: Floats, values: Floats) -> Floats | None:
+    """The level that a straight line gives each value; None where the values have none above zero."""
+    least = LEAST_LEVEL * float(np.median(values))
+    if least <= 0:
+        return None
+    line = np.polynomial.polynomial.polyfit(rates, values, 1)
+    found: Floats = np.maximum(np.polynomial.polynomial.polyval(rates, line), least)
     return found
 
 
-def _chance(residues: Floats, rates: Floats, around: Floats, sse: float) -> float:
-    """How often permuted residuals of the straight line let a hinge gain as much over it."""
-    rng = np.random.default_rng(SEED)
-    drawn = rng.permuted(np.tile(around, (RESAMPLES, 1)), axis=1)
-    basis = np.stack([np.ones_like(rates), rates], axis=1)
-    keep = np.eye(len(rates)) - basis @ np.linalg.pinv(basis)
-    fitted = np.polynomial.polynomial.polyfit(rates, around, 1)
-    line = float(((around - np.polynomial.polynomial.polyval(rates, fitted)) ** 2).sum())
-    lines = ((drawn @ keep) ** 2).sum(axis=1)
+def basis(shape: Floats, level: Floats) -> Floats:
+    """A constant and the shape, both as weighty as the values: (rates, 2)."""
+    return np.stack([1 / level, shape / level], axis=1)
+
+
+def projection(columns: Floats) -> Floats:
+    """The matrix that leaves the residuals of a fit of the columns: (rates, rates)."""
+    found: Floats = np.eye(len(columns)) - columns @ np.linalg.pinv(columns)
+    return found
+
+
+def _chance(residues: Floats, line: Floats, around: Floats, sse: float) -> float:
+    """How often normal scatter round a straight line lets a hinge gain as much over it.
+
+    The gain is a ratio of sums of squares: neither the line nor the size of the scatter changes its distribution.
+    """
+    drawn = np.random.default_rng(SEED).standard_normal((RESAMPLES, len(around)))
+    lines = ((drawn @ line) ** 2).sum(axis=1)
     hinges = np.min([((drawn @ r) ** 2).sum(axis=1) for r in residues], axis=0)
     gains = np.divide(lines, hinges, out=np.ones_like(lines), where=hinges > 0)
-    return float((1 + (gains >= line / max(sse, 1e-300)).sum()) / (1 + RESAMPLES))
+    return float((1 + (gains >= float((around**2).sum()) / max(sse, 1e-300)).sum()) / (1 + RESAMPLES))
 
 
 def bracket(rates: Floats, errors: Floats, knees: list[float]) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from loadgen.analysis.recordsfile import ColumnsBuilder, RecordsFile, read_records_file
+from loadgen.analysis.recordsfile import ColumnsBuilder, RecordsFile, read_counts, read_records_file
 from loadgen.analysis.rows import COUNTS, INSTANTS, NONE, TEXTS, Gaps, Ints, Mask, Rows, Texts
 from loadgen.errors import UsageError
 from loadgen.record import Outcome
@@ -100,6 +100,7 @@ def load_run(directory: Path) -> Run:
         raise UsageError(f"{directory} holds no records-*.jsonl: no worker of this run wrote anything")
     t0_ns = document.get("t0_ns")
     builder = ColumnsBuilder()
+    builder.counted = read_counts(directory)
     with _no_garbage_collection():  # millions of rows are parsed and dropped: no cycles among them
         files = [
             read_records_file(path, builder, number, t0_ns if isinstance(t0_ns, int) else 0)

@@ -99,6 +99,8 @@ class ColumnsBuilder:
     """Columns of all files, built batch by batch."""
 
     def __init__(self) -> None:
+        self.counted: dict[str, int] = {}
+        """Output tokens counted after the run, by record id."""
         self.ids: list[str] = []
         self.ints = {name: Grown(np.int64) for name in (*INSTANTS, *COUNTS)}
         self.words = {name: Codes() for name in TEXTS}
@@ -113,6 +115,10 @@ class ColumnsBuilder:
 
     def add(self, batch: list[Row], file_number: int, t0_ns: int) -> None:
         """Append rows. Raises TypeError, ValueError, KeyError or OverflowError before anything is kept."""
+        if self.counted:
+            for row in batch:
+                if (found := self.counted.get(str(row.get("id")))) is not None:
+                    row.update(n_output=found, n_output_source="tokenized")
         ints = {name: _column(batch, name) for name in (*INSTANTS, *COUNTS)}
         gaps, counts = _lists([row.get("chunk_ns") or [] for row in batch])
         tokens, has_tokens = _tokens(batch, counts)
@@ -317,3 +323,16 @@ def _judge(found: RecordsFile) -> None:
         found.problems.append(f"{name}: no end line, its worker was killed or is still writing")
     elif isinstance(found.end.get("rows"), int) and found.end["rows"] != found.rows + found.unreadable:
         found.problems.append(f"{name}: the end line says {found.end['rows']} rows, {found.rows} were read")
+
+
+def read_counts(directory: Path) -> dict[str, int]:
+    """Counts by record id; lines that cannot be read count nothing."""
+    found: dict[str, int] = {}
+    for path in sorted(directory.glob("counts-*.jsonl")):
+        for line in path.read_bytes().splitlines():
+            try:
+                row = orjson.loads(line)
+                found[str(row["id"])] = int(row["n_output"])
+            except (ValueError, TypeError, KeyError):
+                continue
+    return found

@@ -14,7 +14,7 @@ import numpy as np
 from loadgen.analysis.confidence import due_ordered
 from loadgen.analysis.load import Run
 from loadgen.analysis.metrics import asked_of_endpoint, durations_ns, gaps_with_rows, held_ns, lag_ns
-from loadgen.analysis.rows import Floats, Ints, Mask
+from loadgen.analysis.rows import NONE, Floats, Ints, Mask
 from loadgen.record import Outcome
 
 BINS = 120
@@ -73,10 +73,10 @@ def _ecdf(run: Run, name: str) -> list[Json]:
 
 def _over_time(run: Run, ok: Mask, edges: Floats) -> Json:
     """TTFT p50, p95 and p99 of the requests due in each bin, and how many there are."""
-    places = due_ordered(run.rows, ok & run.rows.has("due_ns"))
+    places = due_ordered(run.rows, ok & (run.rows.begin_ns != NONE))
     ttft = run.rows.between("sent_ns", "first_ns")[places] / 1e6
     places, ttft = places[~np.isnan(ttft)], ttft[~np.isnan(ttft)]
-    cuts = np.searchsorted(run.rows.instant("due_ns")[places] / 1e9, edges[1:-1])
+    cuts = np.searchsorted(run.rows.begin_ns[places] / 1e9, edges[1:-1])
     bins = np.split(ttft, cuts)
     series = {f"p{round(q * 100)}": [_quantile(values, q) for values in bins] for q in (0.5, 0.95, 0.99)}
     return {"t": _middles(edges), "n": [len(values) for values in bins], **series}
@@ -164,15 +164,18 @@ def _since_first(gaps: Floats, row: Ints) -> Floats:
 def slowest(run: Run) -> list[Json]:
     """The requests whose users waited longest for the end, with where the time went (ms)."""
     rows = run.rows
-    waited = np.nan_to_num(rows.between("due_ns", "done_ns"), nan=-1.0)
+    begin = rows.begin_ns  # sending, where another tool did not write down when a request was due
+    ended = rows.has("done_ns") & (begin != NONE)
+    waited = np.where(ended, rows.instant("done_ns") - np.where(ended, begin, 0), -1.0)
+    held, lag = held_ns(rows), lag_ns(rows)
     found = []
     for place in np.argsort(-waited, kind="stable")[:SLOWEST].tolist():
         if waited[place] < 0:
             break
         parts = {
-            "held": held_ns(rows)[place],
-            "lag": lag_ns(rows)[place],
-            "to sent": rows.between("taken_ns", "sent_ns")[place],
+            "held": held[place],
+            "lag": lag[place],
+            "to sent": rows.between("taken_ns", "sent_ns")[place] if rows.has("due_ns")[place] else np.nan,
             "to first": rows.between("sent_ns", "first_ns")[place],
             "streaming": rows.between("first_ns", "last_ns")[place],
         }
@@ -184,7 +187,7 @@ def slowest(run: Run) -> list[Json]:
                 "id": rows.ids[place],
                 "class": rows.texts["class"].at(place),
                 "outcome": rows.texts["outcome"].at(place),
-                "due_s": float(rows.instant("due_ns")[place]) / 1e9,
+                "due_s": float(begin[place]) / 1e9,
                 "n_input": _known(rows.number("n_input")[place]),
                 "n_output": _known(rows.number("n_output")[place]),
                 "waited_ms": float(waited[place]) / 1e6,

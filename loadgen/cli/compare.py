@@ -8,6 +8,9 @@ from pathlib import Path
 
 from loadgen.errors import UsageError
 
+MOST = 26
+"""As many as there are letters to call them by."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -31,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
     Raises UsageError for fewer than two runs, for a margin that is none and for what is no run directory,
     InvalidRunError for an invalid run without --force.
     """
-    if len(args.runs) < 2:
-        raise UsageError("compare needs at least two run directories")
+    if not 2 <= len(args.runs) <= MOST:
+        raise UsageError(f"compare needs at least two run directories, and takes up to {MOST}")
     from loadgen.report.comparison import compare_runs, exit_code, parse_margins, print_comparison
 
     comparison = compare_runs(args.runs, parse_margins(args.margin), force=args.force)

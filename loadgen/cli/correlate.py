@@ -12,6 +12,7 @@ from loadgen.quantity import parse_duration_ns
 
 if TYPE_CHECKING:
     from loadgen.analysis.correlate.capture import Capture
+    from loadgen.simulator.cost import RooflineCost
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,17 +27,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tables", type=Path, metavar="DIR", help="write the windows and requests there as CSV"
     )
+    estimate = parser.add_argument_group("estimate of SM activity from the model's shape")
+    estimate.add_argument(
+        "--shape", metavar="MODEL",
+        help="the served model: a known name, its config.json, or parameters=3.75e9,layers=28,heads=24,kv_heads=8,"
+        "head_dim=128",
+    )  # fmt: skip
+    estimate.add_argument("--gpu", metavar="NAME", help="(default: as the recording names it)")
+    estimate.add_argument(
+        "--gpus", type=int, default=1, metavar="N", help="that share the model (default: 1)"
+    )
+    estimate.add_argument(
+        "--precision", default="bf16", help="bf16, fp8, fp8-kv8 or int4 (default: %(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="print the answers as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the answers. Raises UsageError when DIR is neither a run nor a recording, or windows are too short."""
+    """Print the answers.
+
+    Raises UsageError when DIR is neither a run nor a recording, windows are too short, or a shape is unknown.
+    """
     from loadgen.analysis.correlate.answer import answers
     from loadgen.analysis.correlate.rundirs import load_capture
 
     width_ns = parse_duration_ns(args.window)
     capture = load_capture(args.directory)
-    found = answers(capture, width_ns)
+    found = answers(capture, width_ns, cost_of(args, capture))
     if args.tables:
         write(capture, width_ns, args.tables)
     if args.json:
@@ -48,6 +65,18 @@ def run(args: argparse.Namespace) -> int:
 
         print(text(found))
     return 0
+
+
+def cost_of(args: argparse.Namespace, capture: Capture) -> RooflineCost | None:
+    """The roofline of the shape that was named; None where none was. Raises UsageError."""
+    if args.shape is None:
+        return None
+    from loadgen.simulator.shapes import shaped_cost
+
+    gpu = args.gpu or capture.device_name
+    if not gpu:
+        raise UsageError("--shape needs --gpu NAME: nothing recorded names the GPU")
+    return shaped_cost(args.shape, gpu, args.precision, args.gpus)
 
 
 def write(capture: Capture, width_ns: int, directory: Path) -> None:

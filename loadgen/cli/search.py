@@ -71,6 +71,7 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search; 1 when no value keeps, 3 when nothing could be told. Raises UsageError before anything is sent."""
     from loadgen.axes import AXES
+    from loadgen.searching import conduct
 
     axis = AXES[args.axis]
     question, settle_s = question_of(args, axis)
@@ -78,11 +79,11 @@ def run(args: argparse.Namespace) -> int:
     plan = plan_at(question.low, question.probe_s, 0, None)
     promises = promises_of(args, plan)
     asked = asked_of(plan, question, promises, settle_s) | {"simulated": False}
-    _say(cost_ahead(question, plan_at))
+    say(cost_ahead(question, plan_at))
     if args.dry_run:
         return int(ExitCode.GOOD)
     prober = _live(args, axis, plan_at, promises, settle_s)
-    return finish(args, *conduct(axis, question, prober, asked))
+    return finish(args, *conduct(axis, question, prober, asked, say))
 
 
 def question_of(
@@ -202,61 +203,6 @@ def output_directory(args: argparse.Namespace, word: str) -> Path:
     return Path(getattr(args, "out", None) or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{word}")
 
 
-def conduct(axis: Axis, question: Question, prober: Prober, asked: Json) -> tuple[Json, Path]:
-    """Go on from what the directory holds until there is an answer; (search.json's content, the directory)."""
-    from loadgen.report.search import as_written, read_search, runs_from_json, search_to_json, write_search
-    from loadgen.search import Answer, Next, next_run
-
-    out = prober.out
-    before = read_search(out)
-    if before is None and (out / "plan.json").exists():
-        raise UsageError(f"{out} already holds a run: choose another --out")
-    asked = as_written(asked)
-    runs = runs_from_json(before, asked, out) if before is not None else []
-    if runs:
-        _say(f"going on from {len(runs)} finished probes in {out}")
-
-    def keep(answer: Answer) -> Json:
-        content = search_to_json(axis, asked, question, runs, answer)
-        write_search(out, content)
-        return content
-
-    while isinstance(step := next_run(question, runs), Next):
-        _say(f"probe {len(runs) + 1}: {axis.name} {step.value:.4g} for {step.duration_s:.0f} s")
-        try:
-            runs.append(prober.probe(step, len(runs) + 1))
-        except KeyboardInterrupt:
-            step = stopped(question, runs)
-            break
-        keep(stopped(question, runs))
-        _say(words_of(runs[-1].evidence))
-    assert isinstance(step, Answer)
-    return keep(step), out
-
-
-def stopped(question: Question, runs: Any) -> Any:
-    """The answer as far as it goes."""
-    from dataclasses import replace
-
-    from loadgen.search import Answer, next_run
-
-    answer = next_run(replace(question, budget_s=0.0), runs)
-    if not isinstance(answer, Answer):  # nothing has run yet
-        return Answer(None, None, None, None, None, "interrupted")
-    return replace(answer, reason="interrupted") if answer.reason == "budget" else answer
-
-
-def words_of(evidence: Any) -> str:
-    """One line on a finished probe."""
-    if evidence.why_not:
-        return f"  counts for nothing: {'; '.join(evidence.why_not)}"
-    parts = [
-        f"{name}: {t.share:.3g} of {t.n} broken, {t.allowed:.3g} allowed"
-        for name, t in evidence.tallies.items()
-    ]
-    return "  " + "; ".join(parts)
-
-
 def finish(args: argparse.Namespace, content: Mapping[str, Any], out: Path) -> int:
     """Print the answer; its exit code."""
     from loadgen.report.search import print_search
@@ -271,5 +217,6 @@ def finish(args: argparse.Namespace, content: Mapping[str, Any], out: Path) -> i
     return int(content["exit_code"])
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """A line for the person who waits; stdout is the answer's."""
     print(text, file=sys.stderr, flush=True)

@@ -22,6 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="triton",
         help="whose KServe answers (%(default)s)",
     )
+    parser.add_argument(
+        "--grpc-max-metadata",
+        type=int,
+        metavar="BYTES",
+        help="of a gRPC call (default: gRPC's own, 8 to 16 KiB)",
+    )
     parser.add_argument("--model", default="sim", help="the model's name (default %(default)s)")
     parser.add_argument("--api-key", help="refuse requests without this key")
     parser.add_argument(
@@ -87,7 +93,11 @@ def run(args: argparse.Namespace) -> int:
     )
     book = ScriptBook.load(args.script) if args.script else ScriptBook()
     raise_file_limit()
-    grpc = None if args.grpc_port is None else GrpcOptions(args.grpc_port, args.grpc_form)
+    grpc = (
+        None
+        if args.grpc_port is None
+        else GrpcOptions(args.grpc_port, args.grpc_form, args.grpc_max_metadata)
+    )
 
     async def main() -> None:
         served = Endpoint(options, engine_room(config, args.model), book)

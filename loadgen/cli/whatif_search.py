@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from loadgen.axes import AXES, REPLICAS, Axis, probe_changes
 from loadgen.cli.search import (
     add_search_options,
-    conduct,
     finish,
     output_directory,
     promises_of,
     question_of,
+    say,
     with_plan_file,
 )
 from loadgen.errors import UsageError
@@ -48,6 +48,7 @@ def run_search(args: argparse.Namespace, asked: Asked) -> int:
     """Search on the model. Raises UsageError before anything is simulated."""
     from loadgen.cli.search import asked_of
     from loadgen.probing import Prober
+    from loadgen.searching import conduct
     from loadgen.simulator.config import config_to_json
     from loadgen.simulator.virtual_run import virtual_run
 
@@ -80,7 +81,7 @@ def run_search(args: argparse.Namespace, asked: Asked) -> int:
     prober = Prober(axis.name, make, promises, output_directory(args, "whatif"), clock=lambda: 0.0)
     about = asked_of(plan, question, promises, settle_s)
     about |= {"simulated": True, "engine": config_to_json(config), "routing": fleet.routing}
-    return finish(args, *conduct(axis, question, prober, about))
+    return finish(args, *conduct(axis, question, prober, about, say))
 
 
 def _question(args: argparse.Namespace, axis: Axis, *, fixed: bool) -> tuple[Question, float]:

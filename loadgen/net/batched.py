@@ -7,7 +7,8 @@ Sends keep their own timer and are not delayed. After a pause in which nothing c
 again, so that an idle process sleeps and the next byte is read at once.
 
 Two segments of one stream within a pause would share the last one's stamp. The readers' owner says when that
-happens (`coalesced`); batching then ends for `BACKOFF_NS`.
+happens (`coalesced`); batching then ends for `BACKOFF_NS`, and for twice as
+long each time that it is no better afterwards.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import gevent
 from loadgen.net.timer import LoopTimer
 
 PAUSE_NS = 1_000_000
-BACKOFF_NS = 1_000_000_000
+BACKOFF_NS, LONGEST_BACKOFF_NS = 1_000_000_000, 32_000_000_000
 SEEN_TOGETHER = 0.02
 """Share of reads with more than one piece beyond which a pause costs instants."""
 
@@ -48,6 +49,7 @@ class BatchedReads:
         self.turns = 0
         self._reads = self._together = 0
         self._resume_ns = 0
+        self._backoff_ns = BACKOFF_NS
 
     def reader(self, fd: int) -> BatchedReader:
         """A reader of *fd*, not yet started."""
@@ -63,14 +65,17 @@ class BatchedReads:
         if self._callbacks.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
-    def count(self, pieces: int) -> None:
-        """A read in the middle of an answer brought so many pieces; too many reads of several end the pauses."""
-        self._reads += 1
-        self._together += pieces > 1
-        if self._reads == READS_JUDGED:
-            if self._together > SEEN_TOGETHER * READS_JUDGED:
-                self._resume_ns = now_ns() + BACKOFF_NS
-            self._reads = self._together = 0
+    def coalesced(self) -> None:
+        """A read in the middle of an answer brought several pieces; too many such reads end the pauses for a while."""
+        self._together += 1
+
+    def _judge(self) -> None:
+        if self._together > SEEN_TOGETHER * self._reads:
+            self._resume_ns = now_ns() + self._backoff_ns
+            self._backoff_ns = min(2 * self._backoff_ns, LONGEST_BACKOFF_NS)
+        else:
+            self._backoff_ns = BACKOFF_NS
+        self._reads = self._together = 0
 
     def _turn(self) -> int:
         self.turns += 1
@@ -84,6 +89,9 @@ class BatchedReads:
             except Exception:  # said, and that one is not read again; all others must go on being read
                 gevent.get_hub().handle_error(callback, *sys.exc_info())
                 self.remove(fd)
+        self._reads += len(events)
+        if self._reads >= READS_JUDGED:
+            self._judge()
         return len(events)
 
     def _ready(self) -> None:

@@ -113,10 +113,8 @@ class Connection(Link):
             if self._whole:
                 self._answered()
             elif self._bodies:
-                if (
-                    self._bodied and self._reads is not None
-                ):  # an answer's first and last reads bring several anyway
-                    self._reads.count(self._bodies)
+                if self._bodies > 1 and self._bodied and self._reads is not None:
+                    self._reads.coalesced()  # an answer's first and last reads bring several anyway
                 self._bodied = True
 
     # httptools calls these while it is fed.

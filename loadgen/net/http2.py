@@ -50,15 +50,16 @@ class Http2Connection(Link):
     """A link that serves up to *most* streams at once, and *reuse* in all (None: no limit)."""
 
     __slots__ = (
-        "_core", "_farewell", "_flushing", "_keeper", "_most", "_read_count", "_reuse", "_settled", "_streams",
-        "_unwritten", "_waiting", "served",
+        "_asked_most", "_core", "_farewell", "_flushing", "_keeper", "_most", "_read_count", "_reuse", "_settled",
+        "_streams", "_unwritten", "_waiting", "served",
     )  # fmt: skip
 
     def __init__(
         self, target: Target, stamps: StampClock, keeper: StreamKeeper, most: int, reuse: int | None = None
     ) -> None:
         super().__init__(target, stamps)
-        self._keeper, self._most, self._reuse = keeper, most, reuse
+        self._keeper, self._reuse = keeper, reuse
+        self._asked_most = self._most = most
         self._core = Http2Client()
         self._streams: dict[int, StreamExchange] = {}
         self._waiting: deque[StreamExchange] = deque()
@@ -86,6 +87,7 @@ class Http2Connection(Link):
         """Send *exchange*'s request now, or as soon as the connection stands."""
         exchange.link = self
         if self._settled:
+            exchange.heard_before = self._read_count
             self._begin_or_pause(exchange)
             self._flush()
         else:
@@ -104,7 +106,6 @@ class Http2Connection(Link):
             record.tls_end_ns = self.tls_end_ns
         self.served += 1
         record.clock = ClockSource.KERNEL
-        exchange.heard_before = self._read_count
         exchange.stream_id = self._core.request(exchange.request.block, exchange.request.body)
         self._streams[exchange.stream_id] = exchange
 
@@ -198,7 +199,7 @@ class Http2Connection(Link):
     def _settle(self, max_streams: int | None) -> None:
         """The peer's settings have come: what waited may go, as far as the limit allows."""
         if max_streams is not None:
-            self._most = min(self._most, max(1, max_streams))
+            self._most = min(self._asked_most, max(1, max_streams))
         self._settled = True
         while self._waiting and len(self._streams) < self._most:
             self._begin_or_pause(self._waiting.popleft())
@@ -276,7 +277,9 @@ class Http2Connection(Link):
         waiting, self._waiting = list(self._waiting), deque()
         self.close()
         for exchange in streams:
-            stale = exchange.stream_id > 1 and exchange.heard_before == self._read_count
+            stale = (
+                exchange.heard_before == self._read_count
+            )  # nothing came since it was put on a standing connection
             if not stale or not self._try_again(exchange):
                 self._part(exchange, done_ns if exchange.heard else now_ns(), words)
         for exchange in waiting:

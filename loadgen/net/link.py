@@ -37,7 +37,7 @@ class Link(ABC):
     """Connects, writes what it is given, hands on what comes. A protocol's connection fills in the hooks."""
 
     __slots__ = (
-        "_closed", "_out", "_reader", "_reads", "_recvmsg", "_source", "_stamp_ns", "_stamps", "_tls", "_writer",
+        "_closed", "_instant", "_out", "_reader", "_reads", "_recvmsg", "_source", "_stamp_ns", "_tls", "_writer",
         "connect_end_ns", "connect_start_ns", "sock", "target", "tls_end_ns",
     )  # fmt: skip
 
@@ -48,7 +48,7 @@ class Link(ABC):
         self.connect_end_ns: int | None = None
         self.tls_end_ns: int | None = None
         self.sock: socket.socket | None = None
-        self._stamps = stamps
+        self._instant = stamps.instant
         self._tls: TlsLayer | None = None
         self._out = NOTHING
         self._closed = False
@@ -182,7 +182,7 @@ class Link(ABC):
             self._stamp_ns, self._source = now_ns(), ClockSource.LOOP  # a reset brings no stamp
             self._lost(os.strerror(error.errno or 0).lower())
             return True
-        self._stamp_ns, self._source = self._stamps.instant(ancillary)
+        self._stamp_ns, self._source = self._instant(ancillary)
         if self._tls is not None:
             return self._received_tls(data)
         if data:

@@ -57,7 +57,7 @@ class StreamExchange(Exchange):
         self.began = False
         self.link: Http2Connection | None = None
         self.stream_id = 0
-        self.heard_before = 0
+        self.heard_before: int | None = None
         self.fields: Fields = []
         self.trailers: Fields | None = None
         self.reset_code: int | None = None
@@ -123,7 +123,7 @@ class StreamExchange(Exchange):
 
     def again(self) -> None:
         """Forget the connection, to be sent on another one."""
-        self.link, self.stream_id = None, 0
+        self.link, self.stream_id, self.heard_before = None, 0, None
         self.record.sent_end_ns = None
 
     def cut(self, done_ns: int, words: str) -> None:

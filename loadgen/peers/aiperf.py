@@ -8,9 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from loadgen.peers.result import Json, PeerResult, Stated, milliseconds, outcome_of
+from loadgen.peers.result import Json, PeerResult, Stated, beside, milliseconds, outcome_of
 from loadgen.record import Outcome
 
 AGGREGATES = "profile_export_aiperf.json"
@@ -66,7 +64,7 @@ def read(path: Path, content: Json, part: int | None) -> PeerResult:
     Raises one of `peers.DAMAGED` for content that AIPerf does not write.
     """
     lines = None if "aiperf_version" in content else content.get("lines") or [content]
-    whole = _aggregates(path.with_name(AGGREGATES)) if lines else content
+    whole = beside(path.with_name(AGGREGATES)) if lines else content
     warmup = [
         line for line in lines or () if line["metadata"].get("benchmark_phase", "profiling") != "profiling"
     ]
@@ -89,14 +87,6 @@ def read(path: Path, content: Json, part: int | None) -> PeerResult:
         differs=DIFFERS,
         more="they are in profile_export.jsonl beside it",
     )
-
-
-def _aggregates(path: Path) -> Json:
-    try:
-        found = orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def stated(whole: Json) -> list[Stated]:

@@ -9,9 +9,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from loadgen.peers.result import Json, PeerResult, Stated, milliseconds, ns, outcome_of
+from loadgen.peers.result import Json, PeerResult, Stated, beside, milliseconds, ns, outcome_of
 from loadgen.record import Outcome
 
 AGGREGATES = "summary_lifecycle_metrics.json"
@@ -59,7 +57,7 @@ def read(path: Path, content: Any, part: int | None) -> PeerResult:
     Raises one of `peers.DAMAGED` for content that inference-perf does not write.
     """
     aggregates_only = isinstance(content, dict)
-    whole = content if aggregates_only else _aggregates(path.with_name(AGGREGATES))
+    whole = content if aggregates_only else beside(path.with_name(AGGREGATES))
     successes = whole.get("successes") or {}
     rates = {ours: (successes.get("throughput") or {}).get(theirs) for theirs, ours in RATES.items()}
     load = whole.get("load_summary") or {}
@@ -75,14 +73,6 @@ def read(path: Path, content: Any, part: int | None) -> PeerResult:
         differs=DIFFERS,
         more="they are in per_request_lifecycle_metrics.json, written with report.request_lifecycle.per_request",
     )  # fmt: skip
-
-
-def _aggregates(path: Path) -> Json:
-    try:
-        found = orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def stated(successes: Json) -> list[Stated]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from loadgen.record import Outcome
 
 Json = dict[str, Any]
@@ -73,6 +75,15 @@ class PeerResult:
             "differs": list(self.differs),
             "settings": self.settings,
         }
+
+
+def beside(path: Path) -> Json:
+    """The JSON object in the file; empty where there is no such file, or something else is in it."""
+    try:
+        found = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def outcome_of(message: str, status: int | None = None) -> Outcome:

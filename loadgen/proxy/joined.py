@@ -74,12 +74,16 @@ def join_direct(directory: Path) -> Joined:
 
 
 def answered_records(directory: Path) -> Iterator[tuple[Record, int]]:
-    """(record, its worker's wall minus monotonic ns) of every request with outcome ok, in due order."""
+    """(record, its worker's wall minus monotonic ns) of every request with outcome ok, in due order.
+
+    Raises UsageError where there is no run.
+    """
     rows: list[tuple[Record, int]] = []
-    for path in sorted(directory.glob("records-*.jsonl")):
+    paths = sorted(directory.glob("records-*.jsonl"))
+    if not paths:
+        raise UsageError(f"{directory} holds no records")
+    for path in paths:
         rows += _file(path)
-    if not rows:
-        raise UsageError(f"{directory} holds no answered requests")
     rows.sort(key=lambda row: (row[0].due_ns, row[0].index))
     yield from rows
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -22,6 +23,7 @@ from loadgen.report.terminal import console_for, number, show, table_of
 
 Json = dict[str, Any]
 STYLES = {"better": "green", "worse": "bold red", "same": "", "cannot tell": "dim"}
+MARKS = {"better": "+", "worse": "!", "same": "=", "cannot tell": "?"}
 UNITS = {(True, False): "ms", (False, False): "1/s", (False, True): "ratio"}
 """Of a latency, of a rate, of a share."""
 CACHED_APART = 0.1
@@ -139,20 +141,40 @@ def print_comparison(comparison: Json, file: TextIO) -> None:
     console = console_for(file)
     for line in comparison["invalid"]:
         console.print(Text("INVALID", "bold red"), escape(line))
-    for compared in comparison["comparisons"]:
-        _print_one(console, comparison["baseline"], compared)
+    if len(comparison["comparisons"]) > 1:
+        _print_all(console, comparison)
+    for letter, compared in zip(ascii_uppercase[1:], comparison["comparisons"], strict=False):
+        _print_one(console, comparison["baseline"], (letter, compared))
 
 
-def _print_one(console: Console, baseline: str, compared: Json) -> None:
-    table = table_of(("", "A", "B", "change", "95 % interval", "verdict"))
+def _print_all(console: Console, comparison: Json) -> None:
+    """Every run in one table: the first as it is, the others with a mark for the verdict against it."""
+    each = comparison["comparisons"]
+    letters = ascii_uppercase[1 : 1 + len(each)]
+    table = table_of(("", "A", *letters))
+    for name in dict.fromkeys(name for compared in each for name in compared["metrics"]):
+        found = [compared["metrics"].get(name) for compared in each]
+        first = next(d for d in found if d is not None)
+        cells = ["-" if d is None else f"{number(d['b'])} {MARKS[d['verdict']]}" for d in found]
+        table.add_row(_titled(name, first["unit"]), number(first["a"]), *cells)
+    for letter, path in zip("A" + letters, (comparison["baseline"], *(c["run"] for c in each)), strict=True):
+        console.print(f"{letter} {escape(path)}")
+    marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
+    show(console, f"All against A ({marks})", table)
+    console.print()
+
+
+def _print_one(console: Console, baseline: str, other: tuple[str, Json]) -> None:
+    letter, compared = other
+    table = table_of(("", "A", letter, "change", "95 % interval", "verdict"))
     for name, d in compared["metrics"].items():
         shown = Text(d["verdict"], STYLES[d["verdict"]])
         change = "-" if d["change"] is None else _percent(d["change"])
         table.add_row(_titled(name, d["unit"]), number(d["a"]), number(d["b"]), change, _span(d), shown)
     console.print(f"A {escape(baseline)}")
     how = "paired by schedule row" if compared["paired"] else "not one schedule: compared in blocks of each"
-    console.print(f"B {escape(compared['run'])} ({how})")
-    show(console, f"B against A: {compared['verdict']}", table)
+    console.print(f"{letter} {escape(compared['run'])} ({how})")
+    show(console, f"{letter} against A: {compared['verdict']}", table)
     for warning in compared["warnings"]:
         console.print(f"note: {escape(warning)}")
     console.print()

@@ -126,14 +126,29 @@ def _work(found: Json) -> Iterator[str]:
 
 
 def _devices(found: Json) -> Iterator[str]:
-    for name, one in found["request_activity"].items():
+    activity = {name: one for name, one in found["request_activity"].items() if name != "by_request"}
+    for name, one in activity.items():
         yield f"{name} while a request was in prefill {_share(one['prefill'])}, in decode {_share(one['decode'])}"
     for name, one in found["links"].items():
-        word = "SATURATED" if one["saturated"] else "not saturated"
+        at = one["saturated_from_in_flight"]
+        word = "not at a ceiling" if at is None else f"SATURATED from {at:.0f} requests in flight on"
         yield f"{name}: mean {one['mean'] / 1e9:.3f} GB/s, most {one['max'] / 1e9:.3f}, {word}"
-    if roofline := found["roofline"]:
-        error = f"{roofline['mean_absolute_error']:.3f}, at worst {roofline['worst_error']:+.3f}"
-        yield f"SM activity estimated from token rates (an estimate, no measurement): mean error {error}"
+    yield from _estimate(found["roofline"])
+
+
+def _estimate(one: Json | None) -> Iterator[str]:
+    """E6: beside the measured, and never without saying how wrong it is."""
+    if one is None:
+        return
+    how = "calibrated on the other stages" if one["calibrated"] else "not calibrated"
+    yield f"SM activity estimated from {one['from']} ({how}; an estimate, no measurement)"
+    for row in one["stages"]:
+        beside = "not measured" if row["measured"] is None else f"measured {row['measured']:.1%}"
+        yield f"  {row['stage'][:13]:<14}estimated {row['estimated']:.1%}, {beside}"
+    if one["mean_absolute_error"] is None:
+        yield "  its error is not known: no SM activity was measured"
+    else:
+        yield f"  mean error {one['mean_absolute_error']:.3f}, at worst {one['worst_error']:+.3f}"
 
 
 def _memory(found: Json) -> Iterator[str]:

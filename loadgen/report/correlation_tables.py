@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from loadgen.analysis.correlate.capture import Capture, S
-from loadgen.analysis.correlate.windows import Windows, first_of, per_request
-from loadgen.analysis.correlate.work import ACTIVITIES
+from loadgen.analysis.correlate.capture import Capture
+from loadgen.analysis.correlate.windows import Windows
+from loadgen.analysis.correlate.work import request_columns, request_ids
 from loadgen.analysis.rows import Floats
 
 WINDOWS, REQUESTS = "correlate-windows.csv", "correlate-requests.csv"
@@ -22,24 +22,7 @@ def write_tables(capture: Capture, windows: Windows, directory: Path) -> None:
     columns = {"start_s": windows.start_s} | windows.columns
     texts = {"stage": names, "used": ["yes" if used else "no" for used in windows.used]}
     _write(directory / WINDOWS, columns, texts)
-    _write(directory / REQUESTS, request_columns(capture), {})
-
-
-def request_columns(capture: Capture) -> dict[str, Floats]:
-    """Each answered request: when, how long, and mean activity in its prefill and its decode."""
-    requests, ok = capture.requests, capture.requests.ok
-    found: dict[str, Floats] = {
-        "sent_s": requests.sent_ns[ok] / S,
-        "ttft_ms": requests.ttft_ms[ok],
-        "decode_ms": (requests.last_ns - requests.first_ns)[ok] / 1e6,
-        "prompt_tokens": requests.n_input[ok],
-        "output_tokens": requests.n_output[ok],
-    }
-    for name in ACTIVITIES:
-        signal = first_of(capture.of(name))
-        if signal is not None and signal.has_windows:
-            found[f"{name}_prefill"], found[f"{name}_decode"] = per_request(requests, signal)
-    return found
+    _write(directory / REQUESTS, request_columns(capture), {"id": request_ids(capture)})
 
 
 def _write(path: Path, columns: dict[str, Floats], texts: dict[str, list[str]]) -> None:

@@ -33,7 +33,7 @@ from loadgen.report.markup import (
 )
 from loadgen.report.notes import METHOD_NOTES, caption_of_time, verdict_words
 from loadgen.report.peer import peer_section
-from loadgen.report.terminal import LATENCIES, attainment_words, idc_words, number
+from loadgen.report.terminal import LATENCIES, attainment_words, idc_words, late_words, number
 
 Json = dict[str, Any]
 PERCENTILES = ("p50", "p90", "p95", "p99")
@@ -107,16 +107,15 @@ def _when(summary: Json) -> str:
 
 def _verdict(summary: Json) -> str:
     words = verdict_words(summary)
-    kind = "good" if words.good else "bad"
     lines = "".join(f"<li>{text(line)}</li>" for line in words.lines)
-    head = f'<strong class="{kind}-word">{text(words.head)}</strong>'
-    return f'<div class="verdict {kind}">{head}<ul>{lines}</ul></div>'
+    head = f'<strong class="{words.kind}-word">{text(words.head)}</strong>'
+    return f'<div class="verdict {words.kind}">{head}<ul>{lines}</ul></div>'
 
 
 def _asked_and_sent(summary: Json) -> str:
     asked, sent = summary["arrivals"]["asked"], summary["arrivals"]["sent"]
     lines = [
-        (label, number(asked[key]), number(sent[key]))
+        (label, number(asked[key] if asked["n"] else None), number(sent[key]))
         for label, key in (
             ("requests", "n"),
             ("span, s", "span_s"),
@@ -131,7 +130,7 @@ def _asked_and_sent(summary: Json) -> str:
     lag = summary["lag_ms"]
     also = [
         ("lag, ms (p50, p99, max)", " / ".join(number(lag[k]) for k in ("p50_ms", "p99_ms", "max_ms"))),
-        (f"late by more than {number(summary['late_beyond_ms'])} ms", number(summary["late"])),
+        (f"late by more than {number(summary['late_beyond_ms'])} ms", late_words(summary)),
         ("held for a cap", number(summary["held"])),
         ("not sent", number(summary["not_sent"])),
         ("KS distance of sent gaps to asked", number(summary["arrivals"]["gap_ks"])),

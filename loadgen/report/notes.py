@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.report.terminal import SIMULATED, attainment_words, number, steady_words
+from loadgen.report.terminal import SIMULATED, attainment_words, limit_words, number, steady_words
 
 Json = dict[str, Any]
 
@@ -38,10 +38,10 @@ METHOD_NOTES = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """The run in words: a heading, whether it is good news, and what supports it."""
+    """The run in words: a heading, whether that is good or bad news or a warning (``warn``), and what supports it."""
 
     head: str
-    good: bool
+    kind: str
     lines: tuple[str, ...]
 
 
@@ -77,21 +77,8 @@ def verdict_words(summary: Json) -> Verdict:
     )
     lines += steady_words(summary)
     lines.append(limit_words(summary.get("limits")))
-    return Verdict(head, validity["valid"] is not False and not failed, tuple(lines))
-
-
-def limit_words(limits: list[Json] | None) -> str:
-    """What bound the endpoint, from the correlation; that it cannot be said without samples of its machine."""
-    if not limits:
-        return "What limits the endpoint cannot be said without samples of its machine"
-    slowest = max(limits, key=lambda one: one["ttft_p95_ms"] or 0)
-    if len(limits) == 1:
-        return f"What limits: {slowest['sentence']}"
-    where = f"{number(slowest['from_s'])} to {number(slowest['to_s'])} s"
-    same = sum(one["by"] == slowest["by"] for one in limits)
-    word = "the same limit" if slowest["by"] else "no limit that was measured"
-    parts = f"{word} in {same} of {len(limits)} parts"
-    return f"What limits, where it was slowest ({where}): {slowest['sentence']} ({parts})"
+    kind = "bad" if validity["valid"] is False or failed else "warn" if validity["valid"] is None else "good"
+    return Verdict(head, kind, tuple(lines))
 
 
 def caption_of_time(summary: Json) -> str:

@@ -162,7 +162,6 @@ def why_not(runs: Sequence[ProbeRun], answer: Answer) -> list[str]:
 
 def in_words(axis: Axis, answer: Answer) -> str:
     """The answer as one sentence."""
-    what = axis.meaning.removesuffix(" that keeps").removesuffix(" that keep")
     if answer.reason == "none keeps":
         return (
             f"No {axis.name} in the range keeps the SLO: even {_figure(answer.misses)} {axis.unit} misses it."
@@ -170,10 +169,10 @@ def in_words(axis: Axis, answer: Answer) -> str:
     if answer.reason == "all keep":
         return f"Every {axis.name} in the range keeps the SLO, up to {_figure(answer.keeps)} {axis.unit}."
     if answer.value is None:
-        return f"{what}: cannot be told from these runs."
+        return f"{axis.meaning[0].upper()}{axis.meaning[1:]} the SLO cannot be told from these runs."
     broken = f"; {answer.binding} is broken first" if answer.binding else ""
     return (
-        f"{what[0].upper()}{what[1:]} that keep(s) the SLO: {_figure(answer.value)} {axis.unit} "
+        f"{axis.meaning[0].upper()}{axis.meaning[1:]} the SLO: {_figure(answer.value)} {axis.unit} "
         f"(95 % interval {_bounds(answer)}){broken}."
     )
 
@@ -210,7 +209,7 @@ def print_search(content: Mapping[str, Any], file: TextIO) -> None:
     for row in content["curve"]:
         figures = [
             number(row["figures"].get(name))
-            for name in ("p95_ttft_ms", "p95_e2el_ms", "request_throughput", "output_throughput")
+            for name in ("p95_ttft_ms", "p95_e2e_ms", "request_throughput", "output_throughput")
         ]
         table.add_row(
             _figure(row["value"]),

@@ -8,7 +8,6 @@ in ``with_failures``: it is infinite.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from loadgen.analysis.outcomes import (
     length_report,
     unreachable,
 )
+from loadgen.analysis.plain import plain
 from loadgen.analysis.rates import Span, TooShort, rate_interval
 from loadgen.analysis.rows import Ints, Mask
 from loadgen.analysis.self_watch import self_watch_notes
@@ -120,7 +120,7 @@ def summarise(run: Run, percentiles: Sequence[float] = ()) -> Json:
     met = meets_bounds(run.rows, objectives)
     throughput = _throughput(run, objectives, met)
     cuts = constant_age(run.rows)
-    found: Json = _plain(
+    found: Json = plain(
         {
             **_head(run),
             **_totals(run, outcomes),
@@ -374,14 +374,3 @@ def _classes(
 
 def _share(part: Mask, whole: Mask) -> float | None:
     return float(part.sum() / whole.sum()) if whole.any() else None
-
-
-def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity: both become ``None``."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    return value

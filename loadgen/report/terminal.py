@@ -80,8 +80,8 @@ def show(console: Console, title: str, table: Table) -> None:
 def _asked_and_sent(console: Console, summary: Json) -> None:
     asked, sent = summary["arrivals"]["asked"], summary["arrivals"]["sent"]
     table = table_of(("", "asked", "sent"))
-    table.add_row("requests", number(asked["n"]), number(sent["n"]))
-    table.add_row("span, s", number(asked["span_s"]), number(sent["span_s"]))
+    for words, key in (("requests", "n"), ("span, s", "span_s")):
+        table.add_row(words, number(asked[key] if asked["n"] else None), number(sent[key]))
     table.add_row("rate, 1/s", number(asked["rate_per_s"]), number(sent["rate_per_s"]))
     table.add_row("gap CV", number(asked["gap_cv"]), number(sent["gap_cv"]))
     for window, value in asked["idc"].items():
@@ -92,7 +92,7 @@ def _asked_and_sent(console: Console, summary: Json) -> None:
     console.print(f"KS distance of sent gaps to asked: {number(summary['arrivals']['gap_ks'])}")
     line = f"lag ms p50 {number(lag['p50_ms'])}"
     line += f", p99 {number(lag['p99_ms'])}, max {number(lag['max_ms'])}"
-    console.print(f"{line}; late (> {number(summary['late_beyond_ms'])} ms) {summary['late']}")
+    console.print(f"{line}; late (> {number(summary['late_beyond_ms'])} ms) {late_words(summary)}")
     held = summary["held_ms"]
     cap = f" (p50 {number(held['p50_ms'])}, max {number(held['max_ms'])} ms)" if summary["held"] else ""
     console.print(f"held for a cap {summary['held']}{cap}; not sent {summary['not_sent']}")
@@ -121,6 +121,8 @@ def _verdicts(console: Console, summary: Json) -> None:
     for gate in summary["gates"]:
         word = Text("PASS", "bold green") if gate["passed"] else Text("FAIL", "bold red")
         console.print(word, escape(gate["gate"]), _gate_figure(gate))
+    if summary.get("limits"):
+        console.print(escape(limit_words(summary["limits"])))
     console.print()
 
 
@@ -295,6 +297,25 @@ def steady_words(summary: Json) -> list[str]:
             " its figures are of this course of load, not of a steady state"
         )
     return found
+
+
+def limit_words(limits: list[Json] | None) -> str:
+    """What bound the endpoint, from the correlation; that it cannot be said without samples of its machine."""
+    if not limits:
+        return "What limits the endpoint cannot be said without samples of its machine"
+    slowest = max(limits, key=lambda one: one["ttft_p95_ms"] or 0)
+    if len(limits) == 1:
+        return f"What limits: {slowest['sentence']}"
+    where = f"{number(slowest['from_s'])} to {number(slowest['to_s'])} s"
+    same = sum(one["by"] == slowest["by"] for one in limits)
+    word = "the same limit" if slowest["by"] else "no limit that was measured"
+    parts = f"{word} in {same} of {len(limits)} parts"
+    return f"What limits, where it was slowest ({where}): {slowest['sentence']} ({parts})"
+
+
+def late_words(summary: Json) -> str:
+    """How many rows were late; "-" where nobody knows when they were due or taken up."""
+    return number(summary["late"]) if summary["lag_ms"]["n"] else "-"
 
 
 def number(value: float | None) -> str:

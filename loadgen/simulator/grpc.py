@@ -22,6 +22,7 @@ from loadgen.simulator.http import Endpoint
 from loadgen.simulator.player import sleep_until_ns
 from loadgen.simulator.request import End, EngineRequest
 from loadgen.simulator.scripted import Script, chunk_offsets_ns, chunk_sizes
+from loadgen.simulator.serve import GrpcOptions
 from loadgen.simulator.truth import Truth
 
 NS_PER_MS = 1_000_000
@@ -219,14 +220,17 @@ def _varint(value: int) -> bytes:
     return bytes((*out, value))
 
 
-async def start_grpc(endpoint: Endpoint, host: str, port: int, server: KserveForm) -> tuple[Any, int]:
+async def start_grpc(endpoint: Endpoint, host: str, asked: GrpcOptions) -> tuple[Any, int]:
     """(the running server, its port). Raises UsageError when the address cannot be bound."""
     options = [("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES), ("grpc.so_reuseport", 0)]
+    if asked.max_metadata_bytes is not None:
+        options.append(("grpc.max_metadata_size", asked.max_metadata_bytes))
+        options.append(("grpc.absolute_max_metadata_size", 2 * asked.max_metadata_bytes))
     made = grpc.aio.server(options=options)
-    made.add_generic_rpc_handlers((GrpcServices(endpoint, server),))
+    made.add_generic_rpc_handlers((GrpcServices(endpoint, asked.server),))
     try:
-        bound: int = made.add_insecure_port(f"{host}:{port}")
+        bound: int = made.add_insecure_port(f"{host}:{asked.port}")
     except RuntimeError as error:
-        raise UsageError(f"cannot listen on {host}:{port}: {error}") from None
+        raise UsageError(f"cannot listen on {host}:{asked.port}: {error}") from None
     await made.start()
     return made, bound

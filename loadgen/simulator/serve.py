@@ -22,10 +22,11 @@ from loadgen.simulator.telemetry import Telemetry
 
 
 class GrpcOptions(NamedTuple):
-    """A port for gRPC, and whose form its KServe service has."""
+    """A port for gRPC, whose form its KServe service has, and how much metadata a call may have (None: gRPC's own)."""
 
     port: int
     server: Literal["triton", "mlserver"] = "triton"
+    max_metadata_bytes: int | None = None
 
 
 BACKLOG = 4096
@@ -73,7 +74,7 @@ async def serve(
         from loadgen.simulator.grpc import start_grpc
 
         try:
-            services, bound = await start_grpc(endpoint, host, grpc.port, grpc.server)
+            services, bound = await start_grpc(endpoint, host, grpc)
         except UsageError:
             await runner.cleanup()
             raise

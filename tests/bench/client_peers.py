@@ -1,7 +1,8 @@
 """Our client beside its peers, all at one truth server: CPU, exactness, schedule, memory, start-up.
 
-    python -m tests.bench.client_peers [--rates 100,300] [--seconds 8] [--repeats 5] [--tools loadgen,locust,…]
-        [--peers FOLDER] [--vllm FOLDER] [--tokenizer FOLDER] [--cores 0,1] [--json FILE]
+    python -m tests.bench.client_peers [--rates 100,300] [--seconds 8] [--repeats 5] [--slow-repeats 1]
+        [--tools loadgen,locust,…]
+        [--peers FOLDER] [--tokenizer FOLDER] [--cores 0,1] [--json FILE]
 
 Every tool runs whole, pinned to one core, its server to another. The CPU is that of the tool's process tree between
 the first measured request received and the last byte sent: neither start-up nor report. Instants are the client's
@@ -243,7 +244,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--rates", default="100,300")
     options.add_argument("--seconds", type=float, default=8.0, help="of load, each run")
     options.add_argument("--repeats", type=int, default=5)
-    options.add_argument("--whole-tools-repeats", type=int, default=None, help="fewer, for the slow starters")
+    options.add_argument(
+        "--slow-repeats", type=int, default=None, help="of the tools that start slowly, and of httpx"
+    )
     options.add_argument("--tokens", type=int, default=64)
     options.add_argument("--tools", default=",".join([OURS, *TOOLS]))
     options.add_argument(
@@ -269,8 +272,8 @@ def main(argv: list[str] | None = None) -> None:
             found: dict[str, list[Row]] = {name: [] for name in programs}
             for repeat in range(args.repeats):
                 for name, program in programs.items():
-                    slow = name != OURS and TOOLS[name].needs_tokenizer
-                    if slow and args.whole_tools_repeats is not None and repeat >= args.whole_tools_repeats:
+                    slow = name != OURS and (TOOLS[name].needs_tokenizer or name == "httpx")
+                    if slow and args.slow_repeats is not None and repeat >= args.slow_repeats:
                         continue
                     found[name].append(one(name, program, rate, args))
                     print(json.dumps(found[name][-1]), file=sys.stderr, flush=True)

@@ -1,10 +1,9 @@
-"""How long a correlation of a day takes, and how often planted truths are found.
+"""How long a correlation of a day takes, and how much memory.
 
-    python -m tests.bench.correlate speed [ROWS] [CHUNKS] [HOURS]
-    python -m tests.bench.correlate truths
+    python -m tests.bench.correlate [ROWS] [CHUNKS] [HOURS]
 
-speed: a made-up run of a million records of 128 chunks and a day of samples (20 Hz device, 10 Hz latches, 1 Hz host
-and engine), correlated in a fresh process: seconds and peak memory. truths: the planted tests over 100 and 200 seeds.
+A made-up run of a million records of 128 chunks and a day of samples (20 Hz device, 10 Hz latches, 1 Hz host
+and engine), correlated in a fresh process: seconds and peak memory.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import time
 from pathlib import Path
 
 from tests.bench.report_million import write_run
-from tests.loadgen.analysis.correlate import test_planted_truths as planted
 from tests.loadgen.analysis.run_builder import T0_NS, S
 
 FAST = {"fb_used_bytes": 1e11, "fb_free_bytes": 4e10, "power_w": 400.0, "sm_clock_hz": 1.98e9, "mem_clock_hz": 2.6e9,
@@ -76,25 +74,6 @@ def speed(rows: int = 1_000_000, chunks: int = 128, hours: float = 24.0) -> None
         print(f"{rows:,} records of {chunks} chunks, {samples:,} samples: {took:.1f} s, peak {peak:.2f} GiB")
 
 
-def truths() -> None:
-    """Every planted truth and its absence, with the numbers that the acceptance is stated in."""
-    planted.PLANTED, planted.ABSENT, planted.FOUND, planted.FALSE_ALARMS = 100, 200, 90, 17
-    for name in (
-        "test_a_planted_lag_of_three_tenths_is_found_and_none_is_claimed_between_strangers",
-        "test_a_planted_leak_of_five_mib_a_second_is_found_and_noise_is_none",
-        "test_a_planted_knee_is_found_near_its_rate_and_a_straight_line_has_none",
-        "test_the_regressions_intervals_cover_the_planted_coefficients",
-    ):
-        getattr(planted, name)()
-        print("held:", name.removeprefix("test_").replace("_", " "))
-    for phi in (0.0, 0.5, 0.8):
-        planted.test_unrelated_series_are_seldom_called_related_and_related_ones_are(phi)
-        print(f"held: correlations, phi {phi}")
-
-
 if __name__ == "__main__":
-    what, *numbers = sys.argv[1:] or ["speed"]
-    if what == "truths":
-        truths()
-    else:
-        speed(*(int(number) for number in numbers[:2]), *(float(number) for number in numbers[2:]))
+    numbers = sys.argv[1:]
+    speed(*(int(number) for number in numbers[:2]), *(float(number) for number in numbers[2:]))

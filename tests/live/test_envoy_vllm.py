@@ -33,7 +33,7 @@ def check(out: Path, finding: dict[str, Any], requests: int) -> None:
     """Valid, every record joined, and the stages of each request sum to its record's own TTFT."""
     assert finding["valid"], finding["why_not"]
     found = {line["id"]: line for line in lines(out)}
-    runs = [name for name in finding["runs"] if name.startswith("proxied")]
+    runs = [name for name in finding["runs"] if name.startswith("proxied-")]
     asked = {row["id"]: row for name in runs for row in records(out / name)}
     assert found.keys() == asked.keys()
     assert len(found) == requests * len(runs)
@@ -50,7 +50,8 @@ def check(out: Path, finding: dict[str, Any], requests: int) -> None:
 def test_the_built_in_endpoint_behind_our_own_envoy(tmp_path: Path) -> None:
     finding = scenario(tmp_path / "out", "--set", "requests=8", "--set", "sizes=1024,8192")
     check(tmp_path / "out", finding, 8)
-    assert len(finding["runs"]) == 8
+    assert len(finding["runs"]) == 16
+    assert {cell["protocol"] for cell in finding["answer"]["cells"]} == {"http", "grpc"}
 
 
 def test_an_envoy_of_the_users_own_is_asked_and_its_log_is_read(tmp_path: Path) -> None:
@@ -71,7 +72,21 @@ def test_an_envoy_of_the_users_own_is_asked_and_its_log_is_read(tmp_path: Path) 
 def test_vllm_behind_our_own_envoy(
     vllm_server: Callable[..., AbstractContextManager[str]], tmp_path: Path
 ) -> None:
-    with vllm_server(["--max-model-len", "16384"]) as url:
+    with vllm_server([]) as url:
         finding = scenario(tmp_path / "out", "--endpoint", f"a={url}", "--set", "requests=5", "--set",
                            "sizes=1024,8192", "--set", "carriers=body", "--set", "ignore_eos=true")  # fmt: skip
     check(tmp_path / "out", finding, 5)
+
+
+def test_vllms_grpc_engine_behind_our_own_envoy(
+    vllm_grpc_server: Callable[..., AbstractContextManager[str]], tmp_path: Path
+) -> None:
+    """Its head comes with the first message: TTFT is the wait for the head. The metadata would be refused (8 KiB)."""
+    with vllm_grpc_server() as url:
+        finding = scenario(tmp_path / "out", "--endpoint", "a=http://127.0.0.1:9", "--set", f"grpc={url}", "--set",
+                           "protocols=grpc", "--set", "requests=5", "--set", "sizes=1024,8192", "--set",
+                           "carriers=body", "--set", "ignore_eos=true")  # fmt: skip
+    check(tmp_path / "out", finding, 5)
+    for cell in finding["answer"]["cells"]:
+        shares = {stage["stage"]: stage["share"] for stage in cell["stages"]}
+        assert max(shares, key=lambda stage: shares[stage]) == "backend_to_headers"

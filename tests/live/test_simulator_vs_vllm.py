@@ -29,7 +29,7 @@ from loadgen.simulator.request import End, EngineRequest
 pytestmark = pytest.mark.live
 Server = Callable[[list[str]], AbstractContextManager[str]]
 MODEL = "tiny"
-LONG, SHORT = 6000, 50
+LONG, SHORT = 6000, 400
 """Output tokens: the first two answers outlast the arrival of all the others, on a busy machine too."""
 COST = LinearCost(1.0, 50_000.0, 2.0, 0.1)
 QUEUE_TIMES = "--enable-per-request-metrics"

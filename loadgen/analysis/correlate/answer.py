@@ -13,6 +13,7 @@ from loadgen.analysis.correlate.capture import Capture, S
 from loadgen.analysis.correlate.lags import STEP_S, Lag, detrended, find_lag
 from loadgen.analysis.correlate.memory import memory_json
 from loadgen.analysis.correlate.regression import regressions
+from loadgen.analysis.correlate.roofline import sm_estimate
 from loadgen.analysis.correlate.rundirs import capture_run, load_capture
 from loadgen.analysis.correlate.stages import stage_figures
 from loadgen.analysis.correlate.windows import (
@@ -23,10 +24,12 @@ from loadgen.analysis.correlate.windows import (
     usable,
     windows_of,
 )
-from loadgen.analysis.correlate.work import links, request_activity, roofline, stage_work
-from loadgen.analysis.knee import Knee, bracket, find_knee
+from loadgen.analysis.correlate.work import links, request_activity, stage_work
+from loadgen.analysis.knee import bracket, find_knees
 from loadgen.analysis.load import Run
+from loadgen.analysis.plain import plain
 from loadgen.analysis.rows import Floats, Ints
+from loadgen.simulator.cost import RooflineCost
 
 Json = dict[str, Any]
 
@@ -48,8 +51,8 @@ def correlate(directory: Path, window_ns: int = S) -> Json:
     return answers(load_capture(directory), window_ns)
 
 
-def answers(capture: Capture, window_ns: int = S) -> Json:
-    """All answers about one capture."""
+def answers(capture: Capture, window_ns: int = S, cost: RooflineCost | None = None) -> Json:
+    """All answers about one capture. *cost*: the served model's roofline, for the estimate of SM activity."""
     windows = windows_of(capture, window_ns)
     stages = stage_figures(capture, windows)
     work = stage_work(capture, windows, stages)
@@ -82,12 +85,12 @@ def answers(capture: Capture, window_ns: int = S) -> Json:
         "work": work,
         "request_activity": request_activity(capture),
         "links": links(windows),
-        "roofline": roofline_json(capture, windows),
+        "roofline": sm_estimate(capture, windows, cost),
         "memory": memory_json(capture),
         "missing": [*capture.missing, *unreported(capture)],
     }
-    plain: Json = _plain(found)
-    return plain
+    answered: Json = plain(found)
+    return answered
 
 
 def unreported(capture: Capture) -> list[str]:
@@ -160,22 +163,17 @@ def lag_json(lag: Lag) -> Json:
     return found | {"related": lag.related, "lag_s": None if lag.lag_s is None else round(lag.lag_s, 3)}
 
 
-def roofline_json(capture: Capture, windows: Windows) -> Json | None:
-    """The estimate with its stages' names; never a measurement."""
-    found = roofline(windows)
-    for row in found["stages"] if found else ():
-        row["stage"] = capture.stages[row["stage"]].name
-    return found
-
-
 def knee_json(stages: list[Json], work: list[Json]) -> Json:
     """The saturation knee over offered rate of the open stages; never from SM activity alone."""
     open_stages = [stage for stage in stages if not stage["closed"] and stage["offered_per_s"]]
     rates = np.array([stage["offered_per_s"] for stage in open_stages], np.float64)
-    each: dict[str, Knee] = {}
-    for name in KNEE_OF:
-        values = np.array([math.nan if s[name] is None else s[name] for s in open_stages], np.float64)
-        each[name] = find_knee(rates, values)
+    each = find_knees(
+        rates,
+        {
+            name: np.array([math.nan if s[name] is None else s[name] for s in open_stages], np.float64)
+            for name in KNEE_OF
+        },
+    )
     found = [knee.rate for knee in each.values() if knee.rate is not None]
     errors = np.array([np.sqrt(s["requests"]) / (s["to_s"] - s["from_s"]) for s in open_stages], np.float64)
     low, high = bracket(rates, errors, found) if found else (None, None)
@@ -207,21 +205,10 @@ def confirmation(stages: list[Json], work: list[Json], bracket_per_s: tuple[floa
     return found
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity: both become None."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    return value
-
-
 def memory_block(run: Run) -> Json | None:
     """summary.json's ``memory``: the leak rule on the run's samples; None where there are none."""
     if not any(run.directory.glob("samples-*.jsonl")):
         return None
     block = memory_json(capture_run(run))
-    plain: Json | None = _plain(block)
-    return plain
+    found: Json | None = plain(block)
+    return found

@@ -73,6 +73,8 @@ class Requests:
     ok: Mask
     token_blocks: Callable[[int], Iterator[TokenBlock]]
     """Every chunk of each n-th answered request, block by block: a long run's do not fit into memory."""
+    ids: list[str] = field(default_factory=list, repr=False)
+    """One a request."""
     memo: dict[str, tuple[Floats, Floats, Floats]] = field(default_factory=dict, repr=False)
     """Sums over all chunks that are asked for more than once."""
 

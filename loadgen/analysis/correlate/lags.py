@@ -1,6 +1,7 @@
 """Which of two series leads: cross-correlation on a 0.1 s grid within two seconds, detrended per stage.
 
-r(k) is the correlation of x(t) with y(t + k): a positive lag says that y follows x. The largest |r| of 41 lags is
+r(k) is the correlation of x(t) with y(t + k): a positive lag says that y follows x. Blocks are as long as the memory of
+the coefficient's influence function needs them. The largest |r| of 41 lags is
 never an accident-free figure, so that two simultaneous 95 % bands (block bootstrap over the whole curve) judge it: a
 relation is found where the peak leaves the band round zero, and a lag other than zero is reported only where the peak
 beats r(0) by more than the band of their differences.
@@ -15,11 +16,10 @@ import numpy as np
 from loadgen.analysis.intervals import (
     MIN_BLOCKS,
     TooFew,
-    Z,
     autocorrelation_time,
     blocks_of,
     draws,
-    small_sample_t,
+    widening,
 )
 from loadgen.analysis.rows import Floats, Ints, Mask
 
@@ -66,22 +66,35 @@ def find_lag(x: Floats, y: Floats) -> Lag | None:
     zx, zy = standard(x, both), standard(y, both)
     present = both | (~np.isnan(x) & near_known(y))
     x_known, shifts = zx[present], shifted(zy, present)
-    curve = np.array([np.nanmean(x_known * y_later) for y_later in shifts])
+    curve = np.array([coefficient(x_known, y_later) for y_later in shifts])
     peak = int(np.argmax(np.abs(curve)))
     sign = 1.0 if curve[peak] >= 0 else -1.0
     shape = (peak - REACH) * STEP_S, float(curve[peak]), float(curve[REACH]), len(x_known)
-    tau = max(autocorrelation_time(np.nan_to_num(x_known * shifts[k])) for k in {peak, REACH})
+    tau = max(influence_time(x_known, shifts[k], float(curve[k])) for k in {peak, REACH})
     blocks = blocks_of(len(x_known), tau, MIN_BLOCKS)
     if isinstance(blocks, TooFew):
         return Lag(*shape, too_few=blocks)
     resampled = curves_of(x_known, shifts, blocks)
-    widen = small_sample_t(int(blocks[-1]) + 1) / Z
+    widen = widening(blocks, tau)
     related_at = simultaneous(resampled - curve, widen)
     ahead = sign * (curve - curve[REACH])
     ahead_at = simultaneous(sign * (resampled - resampled[:, [REACH]]) - ahead, widen)
     related = bool(abs(curve[peak]) > related_at[peak])
     moved = related and bool(ahead[peak] > ahead_at[peak])
     return Lag(*shape, related, (shape[0] if moved else 0.0) if related else None)
+
+
+def coefficient(x: Floats, y: Floats) -> float:
+    """sum(x y) / sqrt(sum(x²) sum(y²)) where both are known: the series are detrended, their means are 0."""
+    known = ~np.isnan(y)
+    x, y = x[known], y[known]
+    scale = float(np.sqrt((x * x).sum() * (y * y).sum()))
+    return float((x * y).sum()) / scale if scale > 0 else 0.0
+
+
+def influence_time(x: Floats, y: Floats, value: float) -> float:
+    """Autocorrelation time of the coefficient's influence function, x y - r (x² + y²) / 2."""
+    return autocorrelation_time(np.nan_to_num(x * y - value * (x * x + y * y) / 2))
 
 
 def simultaneous(errors: Floats, widen: float) -> Floats:
@@ -119,9 +132,10 @@ def curves_of(x: Floats, shifts: list[Floats], blocks: Ints) -> Floats:
     drawn = draws(n)
     found = np.empty((len(drawn), len(shifts)))
     for k, y_later in enumerate(shifts):
-        products = x * y_later
-        known = ~np.isnan(products)
-        sums = np.add.reduceat(np.where(known, products, 0.0), starts)
-        counts = np.add.reduceat(known.astype(np.float64), starts)
-        found[:, k] = (drawn @ sums) / np.maximum(drawn @ counts, 1)
+        y = np.nan_to_num(y_later)
+        known = np.where(np.isnan(y_later), 0.0, x)
+        sums = np.add.reduceat(np.stack([known * y, known * known, y * y], axis=1), starts, axis=0)
+        together, of_x, of_y = (drawn @ sums).T
+        scale = np.sqrt(of_x * of_y)
+        found[:, k] = np.divide(together, scale, out=np.zeros_like(scale), where=scale > 0)
     return found

@@ -47,7 +47,8 @@ def overall(verdicts: list[str]) -> str:
 
 def series_name(key: SignalKey) -> str:
     """The metric, with its device or process."""
-    whose = key.pid or key.device
+    _, at, agent = key.device.partition("@")
+    whose = f"{key.pid}{at}{agent}" if key.pid else key.device
     return f"{key.metric}[{whose}]" if whose else key.metric
 
 
@@ -63,7 +64,6 @@ def leak_json(leak: Leak) -> Json:
         "duration_s": leak.duration_s,
         "mib_per_request": None if leak.per_request_bytes is None else leak.per_request_bytes / MIB,
         "step_mib": None if leak.step_bytes is None else leak.step_bytes / MIB,
-        "growing": leak.growing,
         "why": list(leak.reasons),
         "words": words(leak),
     }
@@ -79,8 +79,7 @@ def words(leak: Leak) -> str:
     elif leak.verdict == NO_LEAK:
         said = f"no leak: {slope}; {'; '.join(leak.reasons)}"
     else:
-        also = "; so far it grows as a leak does" if leak.growing else ""
-        said = f"too short to say: {slope} over {leak.duration_s:.0f} s{also}"
+        said = f"too short to say: {slope} over {leak.duration_s:.0f} s; {'; '.join(leak.reasons)}"
     if leak.in_segments:
         said += (
             "; it grows in steps of 20 MiB, the segments of PyTorch's caching allocator: this is memory reserved, "

@@ -58,6 +58,7 @@ GPU = {
 }
 ENGINE = {"running": "engine_running", "waiting": "engine_waiting"}
 NUMBER = (int, float)
+MOST_TOKENS = 1e9
 FAR_NS = 7 * 86_400 * S
 POWER_BUFFER = "power_buffer_w"
 """The driver's own 20 ms buffer, beside the 100 ms point of power_w."""
@@ -83,10 +84,12 @@ def read_recorded(directory: Path) -> Capture:
             missing.append(f"no {name}: nothing is known of what it would hold")
             continue
         others, problems = _rows(path)
-        missing += problems
+        missing += problems or ([] if others else [f"{name} is empty"])
         described |= add(builder, others, origin_ns)
         missing += described.pop("problems", [])
     signals, unordered = builder.take()
+    if builder.beyond:
+        missing.append(f"{builder.beyond} values that no metric can have are left out")
     if unordered:
         missing.append(f"{unordered} samples stood out of their order; sorted by their instants")
     capture = Capture(origin_ns, _requests(asked, origin_ns), stages, signals, missing=missing)
@@ -104,7 +107,7 @@ def is_sound(row: dict[str, Any]) -> bool:
     return (
         type(sent_ns) is int
         and all(t is None or (type(t) is int and abs(t - sent_ns) < FAR_NS) for t in instants)
-        and all(n is None or type(n) in NUMBER for n in counts)
+        and all(n is None or (type(n) in NUMBER and 0 <= n < MOST_TOKENS) for n in counts)
         and isinstance(after, list)
         and all(type(ms) in NUMBER and abs(ms) < FAR_NS / 1e6 for ms in after)
         and (not after or (type(row.get("first_ns")) is int and type(row.get("last_ns")) is int))
@@ -179,6 +182,7 @@ def _requests(asked: list[dict[str, Any]], origin_ns: int) -> Requests:
         instants("scheduled_ns", "sent_ns"), instants("sent_ns"), instants("first_ns"), instants("last_ns"),
         instants("end_ns", "last_ns"), counts("prompt_tokens"), counts("output_tokens"),
         np.full(len(asked), np.nan), np.array(answered, np.bool_), blocks,
+        [str(row.get("id") or "") for row in asked],
     )  # fmt: skip
 
 

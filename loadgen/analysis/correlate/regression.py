@@ -14,18 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.analysis.correlate.association import BLOCK_LOSS, ranks
+from loadgen.analysis.correlate.association import ranks
 from loadgen.analysis.correlate.capture import Capture, Signal
 from loadgen.analysis.correlate.windows import first_of, per_request
 from loadgen.analysis.intervals import (
     MIN_BLOCKS,
     TAIL,
     TooFew,
-    Z,
     autocorrelation_time,
     blocks_of,
     draws,
-    small_sample_t,
+    widening,
 )
 from loadgen.analysis.rows import Floats, Ints, Mask
 
@@ -129,12 +128,15 @@ def least_squares(x: Floats, y: Floats, names: tuple[str, ...]) -> Fit:
     blocks = blocks_of(len(y), tau, MIN_BLOCKS)
     if isinstance(blocks, TooFew):
         return Fit(names, coefficients, r2, inflation, too_few=blocks)
-    low, high = coefficient_intervals(x, y, blocks, coefficients)
+    low, high = coefficient_intervals((x, y), blocks, coefficients, widening(blocks, tau))
     return Fit(names, coefficients, r2, inflation, low, high)
 
 
-def coefficient_intervals(x: Floats, y: Floats, blocks: Ints, middle: Floats) -> tuple[Floats, Floats]:
-    """Percentiles over resampled blocks, each solved from its normal equations, widened for few blocks."""
+def coefficient_intervals(
+    data: tuple[Floats, Floats], blocks: Ints, middle: Floats, factor: float
+) -> tuple[Floats, Floats]:
+    """Percentiles over resampled blocks of (x, y), each solved from its normal equations; wider by *factor*."""
+    x, y = data
     n, p = int(blocks[-1]) + 1, x.shape[1]
     starts = np.searchsorted(blocks, np.arange(n))
     squares = np.add.reduceat(x[:, :, None] * x[:, None, :], starts, axis=0).reshape(n, p * p)
@@ -143,7 +145,6 @@ def coefficient_intervals(x: Floats, y: Floats, blocks: Ints, middle: Floats) ->
     left, right = (drawn @ squares).reshape(-1, p, p), drawn @ products
     solved = np.einsum("rij,rj->ri", np.linalg.pinv(left), right)
     low, high = np.quantile(solved, (TAIL, 1 - TAIL), axis=0)
-    factor = BLOCK_LOSS * small_sample_t(n) / Z
     return middle - (middle - low) * factor, middle + (high - middle) * factor
 
 

@@ -38,6 +38,12 @@ class SamplesReader:
         self._ended = False
         self._torn = 0
         self._foreign: set[str] = set()
+        self.device_name = ""
+
+    @property
+    def agent(self) -> str:
+        """The agent's name: that of its file."""
+        return self.path.stem.removeprefix("samples-")
 
     def read(self) -> None:
         """Take every line in; anything wrong is counted or said in ``missing``."""
@@ -78,6 +84,8 @@ class SamplesReader:
             self._foreign.add(f"{row.get('format')} version {row.get('version')}")
         elif kind == "end":
             self._ended = True
+        elif kind == "describe":
+            self.device_name = self.device_name or described_name(row)
 
     def _sample(self, row: dict[str, Any]) -> None:
         t_ns, values, labels = row["t_ns"], row["values"], row.get("labels")
@@ -113,6 +121,10 @@ class SamplesReader:
         """The signals in ns since *t0_ns* of the client's clock; none of them where the offset is unknown."""
         signals, unordered = self._builder.take()
         offset = self._offset()
+        if self._builder.beyond:
+            self.missing.append(
+                f"{self.path.name}: {self._builder.beyond} values that no metric can have are left out"
+            )
         if offset is None:
             self.missing.append(
                 f"{self.path.name}: no clock line: the offset to the agent is unknown, nothing is used"
@@ -138,7 +150,7 @@ class SamplesReader:
             return None
         last = self._segments[max(self._segments)]
         same = all(s.offset_ns == 0 and s.bound_ns == 0 for s in self._segments.values())
-        return ClockOffset(self.path.stem.removeprefix("samples-"), last.offset_ns, last.bound_ns, same)
+        return ClockOffset(self.agent, last.offset_ns, last.bound_ns, same)
 
     def _say(self, t0_ns: int, segments: list[Segment]) -> None:
         name = self.path.name
@@ -164,6 +176,19 @@ class SamplesReader:
             self.missing.append(f"{name}: {event} at t={at:.1f} s {data}")
         if len(said) > MOST_SAID:
             self.missing.append(f"{name}: {len(said) - MOST_SAID} more events")
+
+
+def described_name(row: Any) -> str:
+    """The first named device anywhere in what the agent says of itself."""
+    if isinstance(row, list):
+        return next((name for one in row if (name := described_name(one))), "")
+    if not isinstance(row, dict):
+        return ""
+    devices = row.get("devices")
+    for one in devices if isinstance(devices, list) else ():
+        if isinstance(one, dict) and isinstance(one.get("name"), str):
+            return str(one["name"])
+    return described_name([*row.values()])
 
 
 def read_samples(path: Path) -> SamplesReader:

@@ -14,6 +14,8 @@ from loadgen.analysis.rows import Floats, Ints
 LEAST_GAP_NS = 2 * S
 GAP_INTERVALS = 5
 """A pause this many times a series' usual interval is a gap."""
+MOST = 1e18
+"""No metric of ours is larger (an exabyte, a year in ns): such a value is damage."""
 NAMED = 5
 """Gaps that are named one by one; the rest is a count."""
 
@@ -42,6 +44,13 @@ class Table:
             del self.values[size:], self.t[rows:], self.start[rows:]
             raise
 
+    def drop_beyond(self) -> int:
+        """Make NaN of what no metric can be; how many were."""
+        values = np.frombuffer(self.values, np.float64) if self.values else np.zeros(0)
+        beyond = np.abs(values) > MOST
+        values[beyond] = np.nan
+        return int(beyond.sum())
+
     def is_ordered(self) -> bool:
         """Whether every row is later than the one before."""
         if self._ordered is None:
@@ -54,6 +63,8 @@ class SignalBuilder:
 
     def __init__(self) -> None:
         self._tables: dict[tuple[SignalKey, ...], Table] = {}
+        self.beyond = 0
+        """Values larger than any metric's, left out by `take`."""
 
     def table(self, keys: tuple[SignalKey, ...]) -> Table:
         """The table of rows of these series."""
@@ -71,6 +82,7 @@ class SignalBuilder:
         for table in self._tables.values():
             for place, key in enumerate(table.keys if table.t else ()):
                 parts[key].append((table, place))
+        self.beyond = sum(table.drop_beyond() for table in self._tables.values())
         unordered = max(
             (int((np.diff(_ints(table.t)) < 0).sum()) for table in self._tables.values()), default=0
         )

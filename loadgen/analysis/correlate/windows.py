@@ -134,8 +134,12 @@ def _token_sums(requests: Requests, edges: Ints) -> tuple[Floats, Floats, Floats
         low, high = int(place.min(initial=n)), int(place.max(initial=0)) + 1
         place -= low
         later = ~np.isnan(gap)
-        here = np.where(later, weight, 0.0)
-        sums = (np.bincount(place, w, high - low) for w in (weight, np.where(later, gap, 0.0) * here, here))
+        whole = bool(later.all())
+        here = weight if whole else np.where(later, weight, 0.0)
+        of_gaps = gap * here if whole else np.where(later, gap, 0.0) * here
+        weights = np.bincount(place, weight, high - low)
+        sums = (weights, np.bincount(place, of_gaps, high - low),
+                weights if whole else np.bincount(place, here, high - low))  # fmt: skip
         for total, found in zip((tokens, gap_ns, gap_tokens), sums, strict=True):
             total[low : min(high, n)] += found[: n - low]
     return tokens, gap_ns, gap_tokens
@@ -143,8 +147,9 @@ def _token_sums(requests: Requests, edges: Ints) -> tuple[Floats, Floats, Floats
 
 def place_of(t_ns: Ints, edges: Ints) -> Ints:
     """The window of each instant; the number of windows for one outside."""
-    place = (t_ns - edges[0]) // (edges[1] - edges[0])
-    return np.where((place >= 0) & (place < len(edges) - 1), place, len(edges) - 1).astype(np.int64)
+    place: Ints = (t_ns - edges[0]) // (edges[1] - edges[0])
+    place[(place < 0) | (place >= len(edges) - 1)] = len(edges) - 1
+    return place
 
 
 def summed(t_ns: Ints, values: Floats | None, edges: Ints) -> Floats:

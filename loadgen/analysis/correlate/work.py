@@ -1,10 +1,8 @@
-"""What the work cost: energy and activity per request and token, the links, and a roofline's estimate beside the
-measurement.
+"""What the work cost: energy and activity per request and token, and the links.
 
 Energy is the counter's growth over a stage, idle power included; where there is no counter, power integrated. Activity
 per token: seconds of active SM (tensor core, device memory) a token; when it rises from one version to the next, the
-same work takes more of the device. The roofline: SM activity as a + b prompt tokens/s + c output tokens/s, fitted
-without the stage that it is then tried on. It is an estimate, and its error is the one on stages it has not seen.
+same work takes more of the device.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ import numpy as np
 
 from loadgen.analysis.correlate.association import spearman
 from loadgen.analysis.correlate.capture import Capture, S, Signal, Stage
-from loadgen.analysis.correlate.windows import Windows, first_of, per_request
-from loadgen.analysis.rows import Floats, Mask
+from loadgen.analysis.correlate.windows import Windows, combined, per_request
+from loadgen.analysis.rows import Floats
 
 Json = dict[str, Any]
 ACTIVITIES = ("sm_active", "tensor_active", "dram_active")
@@ -24,8 +22,11 @@ LINKS = ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_rx_bytes_per_s", 
 PLATEAU = 0.92
 """A window at this share of the highest rate seen counts as at the ceiling."""
 PLATEAU_SHARE = 0.2
+BELOW, BELOW_SHARE = 0.8, 0.1
+VARIED = 1.25
+MOST_REQUESTS = 20_000
+"""Answers about more requests than these stand in the table alone."""
 WORTH_BYTES_PER_S = 1e9
-LEAST_STAGES = 4
 
 
 def stage_work(capture: Capture, windows: Windows, figures: list[Json]) -> list[Json]:
@@ -106,15 +107,46 @@ def integral(signal: Signal, stage: Stage) -> float | None:
     return float(np.trapezoid(np.interp(t, signal.t_ns, signal.values), t)) / S
 
 
+def request_columns(capture: Capture) -> dict[str, Floats]:
+    """Each answered request: when, how long, and mean activity in its prefill and its decode (NaN: not known)."""
+    requests, ok = capture.requests, capture.requests.ok
+    found: dict[str, Floats] = {
+        "sent_s": requests.sent_ns[ok] / S,
+        "ttft_ms": requests.ttft_ms[ok],
+        "decode_ms": (requests.last_ns - requests.first_ns)[ok] / 1e6,
+        "prompt_tokens": requests.n_input[ok],
+        "output_tokens": requests.n_output[ok],
+    }
+    for name in ACTIVITIES:
+        each = [per_request(requests, s) for s in capture.of(name).values() if s.has_windows]
+        if each:  # of all devices together
+            found[f"{name}_prefill"] = combined(name, [prefill for prefill, _ in each])
+            found[f"{name}_decode"] = combined(name, [decode for _, decode in each])
+    return found
+
+
+def request_ids(capture: Capture) -> list[str]:
+    """The answered requests' ids."""
+    ids = capture.requests.ids
+    return [ids[place] for place in np.flatnonzero(capture.requests.ok)] if ids else []
+
+
 def request_activity(capture: Capture) -> Json:
-    """Mean activity during the prefill and the decode of the answered requests (each one's own is averaged)."""
+    """Mean activity while requests were in prefill and in decode (each one's own is averaged), and each request's own.
+
+    ``by_request``: columns side by side; None of more than `MOST_REQUESTS`: `request_columns` go into a table.
+    """
+    columns = request_columns(capture)
     found: Json = {}
     for name in ACTIVITIES:
-        signal = first_of(capture.of(name))
-        if signal is not None and signal.has_windows:
-            prefill, decode = per_request(capture.requests, signal)
+        if f"{name}_prefill" in columns:
+            prefill, decode = columns[f"{name}_prefill"], columns[f"{name}_decode"]
             known = int((~np.isnan(decode)).sum())
             found[name] = {"prefill": _mean(prefill), "decode": _mean(decode), "requests": known}
+    if found:
+        few = len(columns["sent_s"]) <= MOST_REQUESTS
+        rows = {name: values.tolist() for name, values in columns.items()} if few else None
+        found["by_request"] = rows and {"id": request_ids(capture), **rows}
     return found
 
 
@@ -124,62 +156,39 @@ def _mean(values: Floats) -> float | None:
 
 
 def links(windows: Windows) -> Json:
-    """PCIe and NVLink: rates, whether a ceiling was reached, and with which phase they go."""
+    """PCIe and NVLink: rates, whether a ceiling was reached, from which load on, and with which phase they go."""
     found: Json = {}
     for name in LINKS:
         column = windows.columns.get(name)
-        if column is None or np.isnan(column[windows.used]).all():
+        known = windows.used & ~np.isnan(column) if column is not None else np.zeros(len(windows), np.bool_)
+        if column is None or not known.any():
             continue
-        rate = column[windows.used]
-        known = rate[~np.isnan(rate)]
-        top = float(known.max())
-        at_top = float((known >= PLATEAU * top).mean())
+        rate = column[known]
         with_phase = {
-            phase: None
-            if (one := spearman(windows.columns[figure][windows.used], rate)) is None
-            else one.value
+            phase: None if (one := spearman(windows.columns[figure][known], rate)) is None else one.value
             for phase, figure in (("prefill", "prompt_tok_s"), ("decode", "output_tok_s"))
         }
+        from_load = ceiling(rate, windows.columns["in_flight"][known])
         found[name] = {
-            "mean": float(known.mean()),
-            "max": top,
-            "share_at_max": at_top,
-            "saturated": top >= WORTH_BYTES_PER_S and at_top >= PLATEAU_SHARE,
+            "mean": float(rate.mean()),
+            "max": float(rate.max()),
+            "share_at_max": float((rate >= PLATEAU * rate.max()).mean()),
+            "saturated": from_load is not None,
+            "saturated_from_in_flight": from_load,
             "spearman": with_phase,
         }
     return found
 
 
-def roofline(windows: Windows) -> Json | None:
-    """SM activity estimated from token rates beside the measured, per stage; None with too few stages."""
-    measured = windows.columns.get("sm_active")
-    if measured is None:
+def ceiling(rate: Floats, load: Floats) -> float | None:
+    """The load (requests in flight) from which on a link's rate grows no more; None where none was reached.
+
+    At a ceiling many windows lie near the highest rate while the load in them varies; a rate in proportion to the load
+    would hold it within `PLATEAU`. Only windows well below tell that the rate could be another.
+    """
+    top = float(rate.max())
+    near = rate >= PLATEAU * top
+    if top < WORTH_BYTES_PER_S or near.mean() < PLATEAU_SHARE or (rate < BELOW * top).mean() < BELOW_SHARE:
         return None
-    rates = np.stack([windows.columns["prompt_tok_s"], windows.columns["output_tok_s"]], axis=1)
-    known = windows.used & ~np.isnan(measured)
-    stages = [int(n) for n in np.unique(windows.stage[known]) if n >= 0]
-    if len(stages) < LEAST_STAGES:
-        return None
-    rows: list[Json] = []
-    for number in stages:
-        mine = known & (windows.stage == number)
-        estimated = _estimate(rates, measured, (known, mine))
-        rows.append({"stage": number, "measured": float(measured[mine].mean()), "estimated": estimated})
-    errors = np.array([row["estimated"] - row["measured"] for row in rows])
-    return {
-        "stages": rows,
-        "mean_absolute_error": float(np.abs(errors).mean()),
-        "worst_error": float(errors[np.argmax(np.abs(errors))]),
-    }
-
-
-def _estimate(rates: Floats, measured: Floats, which: tuple[Mask, Mask]) -> float:
-    """Non-negative least squares on the other stages' windows, taken at this one's mean rates."""
-    from scipy.optimize import nnls
-
-    known, mine = which
-    others = known & ~mine
-    design = np.column_stack([np.ones(int(others.sum())), rates[others]])
-    scale = np.maximum(design.max(axis=0), 1e-12)
-    solved = nnls(design / scale, measured[others])[0] / scale
-    return float(np.clip(solved @ np.concatenate([[1.0], rates[mine].mean(axis=0)]), 0, 1))
+    low, high = np.quantile(load[near], (0.1, 0.9))
+    return float(low) if high >= VARIED * max(low, 1e-9) else None

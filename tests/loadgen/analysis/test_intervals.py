@@ -9,6 +9,7 @@ from loadgen.analysis.intervals import (
     Series,
     TooFew,
     autocorrelation_time,
+    block_loss,
     least_values,
     mean_interval,
     quantile_interval,
@@ -127,3 +128,12 @@ def test_a_difference_too_small_to_matter_is_not_called_a_transient():
 
 def test_a_short_run_is_not_searched():
     assert find_cut(np.r_[np.full(40, 9.0), np.ones(59)]) is None
+
+
+def test_short_blocks_of_a_first_order_process_lose_the_share_that_is_made_good():
+    phi, length = 0.8, 45
+    tau = (1 + phi) / (1 - phi)
+    lags = np.arange(1, length)
+    of_blocks = 1 + 2 * ((1 - lags / length) * phi**lags).sum()
+    assert block_loss(length, tau) == pytest.approx((tau / of_blocks) ** 0.5, rel=0.01)
+    assert block_loss(5, 1.0) == 1

@@ -26,7 +26,11 @@ def test_worse_than_the_baseline_is_exit_code_1_and_each_run_has_its_table(runs,
     assert compare(*runs) == 1
     out = capsys.readouterr().out
     assert "B against A: worse" in out
-    assert out.count("B against A:") == 2
+    assert out.count("B against A:") == out.count("C against A:") == 1
+    table = out[: out.index("B against A:")]
+    ttft = next(line.split() for line in table.splitlines() if line.startswith("ttft_p50, ms"))
+    assert ttft[4] == "!"  # B is worse
+    assert ttft[6] in "=?"  # C is its like
     assert max(len(line.rstrip()) for line in out.splitlines() if str(runs[0].parent) not in line) <= 80
     assert "salts are equal" in " ".join(out.split())
 

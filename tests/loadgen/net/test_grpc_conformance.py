@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import h2.settings
 import pytest
 
 from loadgen.wire.grpc_frames import message_frame
@@ -312,8 +313,9 @@ def test_a_server_that_goes_away_between_requests_is_found_again() -> None:
 
 
 def test_a_request_on_a_connection_that_was_closed_meanwhile_is_sent_again_but_not_for_ever() -> None:
-    rows, _ = ask("plain", "dies", conducts={"dies": dies}, apart_ms=100)
+    rows, server = ask("plain", "dies", conducts={"dies": dies}, apart_ms=100)
     assert outcomes(rows) == ["ok", "protocol"]
+    assert (len(server.streams("dies")), rows[1]["retries"]) == (2, 1)
     assert rows[1]["error"] == "the server closed the connection before its answer"
 
 
@@ -332,6 +334,19 @@ def test_the_peers_limit_of_streams_and_our_own_are_kept() -> None:
         assert outcomes(rows) == ["ok"] * 6
         assert server.most <= min(most, max_streams)
         assert len(server.lines) == connections
+
+
+def test_a_limit_that_the_peer_raises_counts_from_then_on() -> None:
+    def raises(stream: Stream) -> None:
+        limit = {h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: 6}
+        stream.line.do(lambda h2c: h2c.update_settings(limit))
+        stream.answer()
+
+    with h2_server({"raises": raises, "paced": paced}, max_streams=1) as (url, server):
+        later = [{"headers": {"x-case": "paced"}, "due_ms": 400} for _ in range(6)]
+        rows = driven({"url": url, "requests": [{"headers": {"x-case": "raises"}}, *later]})
+    assert outcomes(rows) == ["ok"] * 7
+    assert len(server.lines) == 1
 
 
 def test_a_prompt_of_400_kb_waits_for_its_own_window_and_stalls_nobody() -> None:

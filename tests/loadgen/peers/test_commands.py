@@ -5,8 +5,10 @@ import json
 
 import pytest
 
+from loadgen.analysis.views import chart_data
 from loadgen.cli import compare, report
 from loadgen.errors import UsageError
+from loadgen.peers import load_any
 from tests.loadgen.analysis.run_builder import RunBuilder, request
 from tests.loadgen.peers.test_results import FILES, HERE
 
@@ -84,3 +86,13 @@ def test_a_warmer_prefix_cache_is_remarked(directory, tmp_path, capsys):
 def test_a_file_without_requests_cannot_be_compared_and_says_how_to_get_them(directory):
     with pytest.raises(UsageError, match=r"aggregates.*profile_export\.jsonl"):
         command(compare, directory, HERE / "aiperf/profile_export_aiperf.json")
+
+
+def test_the_page_of_a_peers_file_has_its_charts_over_time_from_the_instants_of_sending(tmp_path):
+    for tool, path in FILES.items():
+        charts = chart_data(load_any(path))
+        assert sum(charts["over_time"]["n"]) >= 17, tool
+        assert len(charts["slowest"]) == 15
+        assert charts["slowest"][0]["waited_ms"] > 390
+        for one in charts["slowest"]:
+            assert sum(one["parts_ms"].values()) == pytest.approx(one["waited_ms"], abs=0.01)

@@ -171,7 +171,7 @@ def test_a_run_is_joined_by_id_and_what_is_missing_is_named(tmp_path: Path) -> N
 def test_a_log_or_a_run_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         read_access_log(tmp_path / "none")
-    with pytest.raises(UsageError, match="no answered requests"):
+    with pytest.raises(UsageError, match="holds no records"):
         join_direct(tmp_path)
 
 

@@ -1,13 +1,14 @@
 """The server's machine on the page and in the summary."""
 
+import io
 import json
 import re
 
 import pytest
 
 from loadgen.report.machine import knee_words
-from loadgen.report.notes import limit_words
 from loadgen.report.summary import write_reports
+from loadgen.report.terminal import limit_words, print_report
 from tests.loadgen.analysis.correlate.planted import SamplesBuilder, run_with_load
 
 SECONDS = 60
@@ -47,6 +48,10 @@ def test_the_verdict_says_what_limits_with_its_evidence(reported):
     assert {one["by"] for one in summary["limits"]} == {"compute"}
     assert "What limits" in page
     assert "bound by compute: tensor cores 90% active" in page
+    out = io.StringIO()
+    print_report(summary, out)
+    assert "What limits" in out.getvalue()
+    assert max(len(line.rstrip()) for line in out.getvalue().splitlines()) <= 80
 
 
 def test_the_matrix_holds_the_correlations_and_its_table_the_same(reported):

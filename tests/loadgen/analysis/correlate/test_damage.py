@@ -71,7 +71,7 @@ def test_odd_values_anywhere_in_a_recording_are_survived(
         row = files[name][data.draw(st.integers(0, len(files[name]) - 1))]
         key = data.draw(st.sampled_from(sorted(row)))
         inner = row[key]
-        if isinstance(inner, dict) and data.draw(st.booleans()):
+        if isinstance(inner, dict) and inner and data.draw(st.booleans()):
             row[key] = inner | {data.draw(st.sampled_from(sorted(inner))): data.draw(st.sampled_from(ODD))}
         else:
             row[key] = data.draw(st.sampled_from(ODD))
@@ -114,3 +114,81 @@ def test_odd_values_anywhere_in_a_samples_file_are_survived(run_dir: Path, data:
     found = correlate(run_dir)
     assert orjson.dumps(found)
     assert text(found)
+
+
+def whole_samples(path: Path, seconds: int = 20, **facts: Any) -> Path:
+    builder = SamplesBuilder(path, **facts).clock()
+    for second in range(seconds):
+        builder.sample(float(second), {"host_rss_bytes": 1e9, "host_cpu_s_total": second}, device="host",
+                       labels={"pid": "3"})  # fmt: skip
+        builder.sample(float(second), {"fb_used_bytes": 1e9, "sm_active": 0.5}, window_s=1.0)
+    return builder.write()
+
+
+JUNK = (b"", b"\n", b"\x00\xff\xfe\n", b"{}\n", b"[1]\n", b'{"type":"sample"}\n', b'{"type":"header","format":"x"}\n',
+        b'{"type":"sample","t_ns":1e300,"device":"a","values":{"x":1}}\n')  # fmt: skip
+
+
+@FEW
+@given(st.lists(st.tuples(st.floats(0, 1), st.sampled_from(JUNK)), max_size=3), st.floats(0, 1), st.randoms())
+def test_samples_cut_shuffled_and_mixed_with_junk_are_survived(
+    run_dir: Path, junk: list[tuple[float, bytes]], cut: float, rng: Any
+) -> None:
+    path = whole_samples(run_dir / "samples-a.jsonl")
+    lines = path.read_bytes().splitlines(keepends=True)
+    for at, what in junk:
+        lines.insert(int(at * len(lines)), what)
+    rng.shuffle(lines)
+    whole = b"".join(lines)
+    path.write_bytes(whole[: int(cut * len(whole))])
+    assert text(correlate(run_dir))
+
+
+@FEW
+@given(st.sampled_from(["plan.json", "records-0.jsonl"]), st.floats(0, 1), st.sampled_from(JUNK))
+def test_a_run_whose_own_files_are_damaged_is_an_answer_or_a_usage_error(
+    run_dir: Path, name: str, cut: float, junk: bytes
+) -> None:
+    whole = (run_dir / name).read_bytes()
+    at = int(cut * len(whole))
+    try:
+        for damaged in (whole[:at], whole[:at] + junk + whole[at:]):
+            (run_dir / name).write_bytes(damaged)
+            with suppress(UsageError):
+                assert text(correlate(run_dir))
+    finally:
+        (run_dir / name).write_bytes(whole)
+
+
+def test_empty_files_are_named(run_dir: Path, tmp_path: Path) -> None:
+    (run_dir / "samples-a.jsonl").write_bytes(b"")
+    assert any("no clock line" in line for line in correlate(run_dir)["missing"])
+    write(tmp_path, small_recording() | {"gpu.jsonl": [], "server.jsonl": []})
+    missing = correlate(tmp_path)["missing"]
+    assert "gpu.jsonl is empty" in missing
+    assert "server.jsonl is empty" in missing
+
+
+def test_two_agents_hosts_stay_apart_and_a_gpu_sampled_twice_counts_once(run_dir: Path) -> None:
+    whole_samples(run_dir / "samples-a.jsonl", 15)
+    whole_samples(run_dir / "samples-b.jsonl")
+    found = correlate(run_dir)
+    (run_dir / "samples-b.jsonl").unlink()
+    assert [clock["agent"] for clock in found["clock"]] == ["a", "b"]
+    assert set(found["memory"]["series"]) == {
+        "fb_used_bytes[GPU-A]",
+        "host_rss_bytes[3]",
+        "host_rss_bytes[3@b]",
+    }
+    assert any("GPU-A is sampled by b and another agent" in line for line in found["missing"])
+    assert found["stages"][0]["sm_active"] == pytest.approx(0.5)
+
+
+def test_values_that_no_metric_can_have_are_left_out_and_counted(run_dir: Path) -> None:
+    builder = SamplesBuilder(run_dir / "samples-a.jsonl").clock()
+    for second in range(20):
+        builder.sample(float(second), {"fb_used_bytes": 1e300 if second == 7 else 1e9})
+    builder.write()
+    found = correlate(run_dir)
+    assert any("1 values that no metric can have" in line for line in found["missing"])
+    assert found["memory"]["series"]["fb_used_bytes[GPU-A]"]["growth_mib"] == 0

@@ -10,12 +10,13 @@ from scipy.stats import spearmanr
 from loadgen.analysis.correlate.association import pearson, spearman
 from loadgen.analysis.correlate.lags import find_lag
 from loadgen.analysis.correlate.regression import least_squares
-from loadgen.analysis.knee import find_knee
+from loadgen.analysis.knee import LEVEL, find_knee, find_knees
 from loadgen.analysis.leak import MIB, Load, judge_memory
 
 PLANTED, ABSENT = 20, 40
-"""Seeds here; tests.bench.correlate goes through 100 and 200."""
+"""Seeds here; tests.bench.correlate_power goes through 100 and 200."""
 FOUND, FALSE_ALARMS = 18, 5
+LOAD = Load(np.arange(0.0, 600.0, 0.5))
 
 
 def drifting(rng: np.random.Generator, n: int, phi: float = 0.7) -> np.ndarray:
@@ -54,10 +55,9 @@ def test_a_planted_lag_of_three_tenths_is_found_and_none_is_claimed_between_stra
 
 
 def test_a_planted_leak_of_five_mib_a_second_is_found_and_noise_is_none() -> None:
-    load = Load(np.arange(0.0, 600.0, 0.5))
-    leaks = [judge_memory(*memory_with_noise(np.random.default_rng(s), 5.0), load) for s in range(PLANTED)]
+    leaks = [judge_memory(*memory_with_noise(np.random.default_rng(s), 5.0), LOAD) for s in range(PLANTED)]
     assert sum(leak.verdict == "leak" and leak.low / MIB <= 5 <= leak.high / MIB for leak in leaks) >= FOUND
-    level = [judge_memory(*memory_with_noise(np.random.default_rng(s), 0.0), load) for s in range(ABSENT)]
+    level = [judge_memory(*memory_with_noise(np.random.default_rng(s), 0.0), LOAD) for s in range(ABSENT)]
     assert sum(leak.verdict == "leak" for leak in level) <= FALSE_ALARMS
 
 
@@ -73,10 +73,18 @@ def test_memory_that_grows_with_the_load_and_falls_with_it_is_no_leak() -> None:
     assert judge_memory(t, MIB * (4000 + 1000 * np.sin(np.pi * t / 600))).verdict == "none"
 
 
-def test_under_thirty_seconds_after_warmup_the_verdict_is_insufficient_and_at_thirty_it_is_given() -> None:
-    for seconds, verdict in ((36.0, "insufficient"), (40.0, "leak")):
-        t = np.arange(0.0, seconds, 0.5)
-        assert judge_memory(t, MIB * (1000 + 5 * t)).verdict == verdict
+def test_under_thirty_seconds_after_warmup_memory_is_never_called_free_of_leaks() -> None:
+    for seconds, level, verdict in ((36.0, 0.0, "insufficient"), (40.0, 0.0, "none"), (36.0, 3.0, "insufficient"),
+                                    (40.0, 3.0, "leak"), (20.0, 20.0, "leak")):  # fmt: skip
+        t = np.arange(0.0, seconds + 0.1, 0.2)
+        assert judge_memory(t, MIB * (1000 + level * t)).verdict == verdict, (seconds, level)
+
+
+def test_a_level_that_fills_up_within_a_short_run_is_no_leak() -> None:
+    t = np.arange(0.0, 20.0, 0.1)
+    for tau_s in (5.0, 10.0):
+        judged = judge_memory(t, MIB * (4000 + 300 * (1 - np.exp(-t / tau_s))))
+        assert judged.verdict == "insufficient"
 
 
 def test_the_planned_warmup_is_left_out_where_it_is_longer() -> None:
@@ -97,6 +105,20 @@ def test_a_planted_knee_is_found_near_its_rate_and_a_straight_line_has_none() ->
         false += find_knee(rates, 60 * (1 + 0.05 * rng.standard_normal(10))).rate is not None
     assert found >= FOUND
     assert false <= 2 * FALSE_ALARMS
+
+
+def test_two_curves_together_need_more_evidence_than_each_alone_unless_both_have_it() -> None:
+    for seed in range(PLANTED):
+        rng = np.random.default_rng(seed)
+        rates, strong = latency_curve(rng, 6.0)
+        weak = 60 * (1 + 0.05 * rng.standard_normal(10)) + 9 * np.maximum(rates - 6, 0)
+        alone, together = find_knee(rates, weak), find_knees(rates, {"weak": weak, "flat": rates * 0 + 60})
+        assert find_knees(rates, {"weak": strong, "strong": strong})["weak"].rate is not None
+        if together["weak"].rate is not None:
+            assert alone.rate is not None
+            assert alone.p_value is not None
+            assert alone.p_value <= LEVEL / 2
+        assert together["flat"].rate is None
 
 
 def test_four_rates_are_too_few_for_a_knee() -> None:

@@ -117,10 +117,19 @@ def test_noise_widens_the_slopes_interval(shared, expected) -> None:
     assert [low / MIB, high / MIB] == pytest.approx(reference["block_ci"], abs=2.0)
 
 
-def test_ten_seconds_are_insufficient_for_a_verdict_and_the_growth_is_told_all_the_same(shared) -> None:
-    judged = judge_memory(*leak_case(shared, "raw_8MiB_100ms", "device"))
-    assert judged.verdict == "insufficient"
-    assert judged.growing
+@pytest.mark.parametrize("which", ["device", "proc"])
+@pytest.mark.parametrize("case", ["raw_8MiB_100ms", "torch_8MiB_100ms", "noisy_1MiB_100ms"])
+def test_each_synthetic_leak_is_called_one(shared, case: str, which: str) -> None:
+    assert judge_memory(*leak_case(shared, case, which)).verdict == "leak"
+
+
+@pytest.mark.parametrize("seconds", [10, 20, 30])
+def test_a_healthy_servers_first_seconds_are_insufficient_and_never_a_leak(capture, seconds: int) -> None:
+    watched = [s for key, s in capture.signals.items() if key.metric in ("fb_used_bytes", "host_rss_bytes")]
+    assert len(watched) == 2
+    for signal in watched:
+        part = (signal.t_ns >= 5e9) & (signal.t_ns <= (5 + seconds) * 1e9)
+        assert judge_memory(signal.t_ns[part] / 1e9, signal.values[part]).verdict == "insufficient"
 
 
 @pytest.fixture

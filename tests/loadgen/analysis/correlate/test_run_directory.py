@@ -132,3 +132,57 @@ def test_tokens_and_gaps_of_a_window_are_counted_by_hand(run_dir: Path) -> None:
     assert columns["itl_ms"][10] == pytest.approx(20)
     assert columns["prompt_tok_s"][10] == 200
     assert columns["ttft_ms"][10] == pytest.approx(50, abs=10)
+
+
+def stages_by(run_dir: Path, **options: object) -> list[dict]:
+    plan = orjson.loads((run_dir / "plan.json").read_bytes())
+    plan["plan"] |= options
+    (run_dir / "plan.json").write_bytes(orjson.dumps(plan))
+    return correlate(run_dir)["stages"]
+
+
+def test_the_plans_steps_of_load_are_the_stages(run_dir: Path) -> None:
+    found = stages_by(run_dir, profile="steps:0=0.5,20=1,45=2,90=9", request_rate=4.0)
+    assert [(s["from_s"], round(s["to_s"])) for s in found] == [(0, 20), (20, 45), (45, 60)]
+    assert [s["asked_per_s"] for s in found] == [2, 4, 8]
+    assert [s["stage"] for s in found] == ["step-1 2/s", "step-2 4/s", "step-3 8/s"]
+    assert [s["offered_per_s"] for s in found] == pytest.approx([2, 2, 2], abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "profile", [None, "ramp:1:4:600", "steps:0=x", "steps:9=1,3=2", "steps:0=1", 7, "steps:"]
+)
+def test_without_levels_that_can_be_read_the_stages_are_equal_parts(run_dir: Path, profile: object) -> None:
+    found = stages_by(run_dir, profile=profile, request_rate=2.0)
+    assert [s["stage"] for s in found] == [f"part-{n}" for n in (1, 2, 3)]
+
+
+def test_the_planned_warmup_is_cut_off_the_first_step(run_dir: Path) -> None:
+    found = stages_by(run_dir, profile="steps:0=1,10=1,30=2", request_rate=2.0, warmup_ns=15_000_000_000)
+    assert [s["from_s"] for s in found] == [15, 30]
+
+
+def test_the_activity_of_each_request_is_in_the_answer_beside_its_id(run_dir: Path) -> None:
+    builder = SamplesBuilder(run_dir / "samples-a.jsonl").clock()
+    for tenth in range(10 * SECONDS):
+        builder.sample((tenth + 1) / 10, {"sm_active": 0.2 + 0.6 * (tenth % 5 == 0)}, window_s=0.1)
+    builder.write()
+    rows = correlate(run_dir)["request_activity"]["by_request"]
+    assert rows["id"][:2] == ["run-0", "run-1"]
+    assert all(len(column) == 2 * SECONDS for column in rows.values())
+    # due each half second, at the high tenth's beginning: TTFT of 40 to 60 ms lies inside it
+    assert rows["sm_active_prefill"] == pytest.approx([0.8] * 2 * SECONDS, abs=0.02)
+    assert max(rows["sm_active_decode"]) < 0.5
+
+
+def test_activity_per_token_is_the_active_time_over_the_tokens(run_dir: Path) -> None:
+    builder = SamplesBuilder(run_dir / "samples-a.jsonl").clock()
+    for second in range(SECONDS):
+        builder.sample(second + 1.0, {"sm_active": 0.5, "dram_active": 0.1}, window_s=1.0)
+    builder.write()
+    middle = correlate(run_dir)["work"][1]
+    # 20 output and 200 prompt tokens a second: 500 ms of active SM and 100 ms of memory shared out over them
+    assert middle["sm_active_ms_per_output_token"] == pytest.approx(25, rel=0.03)
+    assert middle["sm_active_ms_per_prompt_token"] == pytest.approx(2.5, rel=0.03)
+    assert middle["dram_active_ms_per_output_token"] == pytest.approx(5, rel=0.03)
+    assert middle["tensor_active_ms_per_output_token"] is None

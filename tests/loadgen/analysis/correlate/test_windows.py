@@ -22,7 +22,7 @@ from loadgen.analysis.correlate.windows import (
     occupied,
     token_sums,
 )
-from loadgen.analysis.correlate.work import energy_j, grown
+from loadgen.analysis.correlate.work import ceiling, energy_j, grown
 from tests.loadgen.analysis.correlate.test_damage import small_recording, write
 
 EDGES = np.arange(0, 6, dtype=np.int64) * S
@@ -182,3 +182,26 @@ def test_each_limit_is_named_with_its_evidence_and_none_without(by, changed, wor
     assert judged["by"] == by
     assert word in judged["sentence"]
     assert "2.0 times the calmest stage's" in judged["sentence"]
+
+
+def test_a_link_at_its_ceiling_is_found_with_the_load_it_begins_at_and_a_link_below_it_is_not() -> None:
+    found = false = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        load = rng.uniform(2, 40, 120)
+        scatter = 1 + 0.03 * rng.standard_normal(120)
+        at = ceiling(1e9 * np.minimum(load, 20) * scatter, load)
+        found += at is not None and 15 <= at <= 25
+        false += ceiling(1e9 * load * scatter, load) is not None
+        steady = 20 * (1 + 0.1 * rng.standard_normal(120))
+        false += ceiling(1e9 * steady * scatter, steady) is not None
+        two = np.where(np.arange(120) < 60, 5.0, 20.0) * (1 + 0.1 * rng.standard_normal(120))
+        false += ceiling(1e9 * two * scatter, two) is not None
+    assert found >= 36
+    assert false == 0
+
+
+def test_a_level_rate_or_a_slow_one_is_no_ceiling() -> None:
+    load = np.linspace(1, 40, 100)
+    assert ceiling(np.full(100, 2e10), load) is None
+    assert ceiling(1e7 * np.minimum(load, 20), load) is None
