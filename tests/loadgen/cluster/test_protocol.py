@@ -218,7 +218,7 @@ faults = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     faults,
     st.lists(st.tuples(st.integers(0, 400 * MS), st.integers(0, 400 * MS)), min_size=4, max_size=4),
