@@ -102,7 +102,7 @@ def in_stages(capture: Capture, at_ns: Ints, *, closed: bool) -> Mask:
 
 def fit_regime(sent_ns: Ints, ttft: Floats, columns: dict[str, Floats], mine: Mask) -> Fit | None:
     """Least squares over the regime's requests in order of sending; None with too few of them."""
-    stack = {name: values for name, values in columns.items() if np.nanstd(values[mine]) > 0}
+    stack = {name: values for name, values in columns.items() if varies(values[mine])}
     known = mine & ~np.isnan(ttft)
     for values in stack.values():
         known = known & ~np.isnan(values)
@@ -113,6 +113,12 @@ def fit_regime(sent_ns: Ints, ttft: Floats, columns: dict[str, Floats], mine: Ma
     names = ("intercept", *stack)
     keep = [0, *(i for i in range(1, x.shape[1]) if np.ptp(x[:, i]) > 0)]
     return least_squares(x[:, keep], ttft[order], tuple(names[i] for i in keep))
+
+
+def varies(values: Floats) -> bool:
+    """Whether what is known of a feature is more than one value."""
+    known = values[~np.isnan(values)]
+    return bool(len(known)) and bool(np.ptp(known) > 0)
 
 
 def least_squares(x: Floats, y: Floats, names: tuple[str, ...]) -> Fit:

@@ -71,9 +71,9 @@ class SamplesReader:
                 raise ValueError("no clock has such numbers")
             self._segments[segment.from_ns] = segment
         elif kind == "event":
-            self._events.append(
-                (str(row["event"]), orjson.dumps(row.get("data", {})).decode(), int(str(row["t_ns"])))
-            )
+            if not abs(at_ns := int(str(row["t_ns"]))) < FAR:
+                raise ValueError("no instant")
+            self._events.append((str(row["event"]), orjson.dumps(row.get("data", {})).decode(), at_ns))
         elif kind == "gap":
             count = row.get("count")
             self.missing.append(
@@ -89,6 +89,8 @@ class SamplesReader:
 
     def _sample(self, row: dict[str, Any]) -> None:
         t_ns, values, labels = row["t_ns"], row["values"], row.get("labels")
+        if not abs(t_ns) < FAR:
+            raise ValueError("no instant")
         epoch = row.get("epoch", 0)
         if epoch not in self._epochs:
             self._epochs[int(epoch)] = int(t_ns)
