@@ -30,7 +30,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SERVER, AGENT, METRICS = 19583, "127.0.0.1:19584", "127.0.0.1:19585"
-RATES = (0.5, 1, 2, 4, 8)
+RATES = "0.5,1,2,4,8"
 EFFICIENT = "import torch\ntorch.backends.cuda.enable_cudnn_sdp(False)\n"
 
 
@@ -129,12 +129,13 @@ def warm(model: Path) -> None:
         urllib.request.urlopen(asked, timeout=150).read()
 
 
-def load(out: Path, model: Path, python: str, seconds: float, device: str) -> int:
-    """One ``loadgen run`` in stages of *seconds* each beside the agent; returns its exit code."""
-    profile = "steps:" + ",".join(f"{k * seconds:g}={rate:g}" for k, rate in enumerate(RATES))
+def load(out: Path, model: Path, options: argparse.Namespace) -> int:
+    """One ``loadgen run`` in stages beside the agent; returns its exit code."""
+    seconds, rates = options.seconds, [float(rate) for rate in options.rates.split(",")]
+    profile = "steps:" + ",".join(f"{k * seconds:g}={rate:g}" for k, rate in enumerate(rates))
     command = [
-        python, "-m", "loadgen", "run", "--base-url", f"http://127.0.0.1:{SERVER}", "--model", str(model),
-        "--arrival", "poisson", "--request-rate", "1", "--profile", profile, "--duration", f"{seconds * len(RATES):g}s",
+        options.python, "-m", "loadgen", "run", "--base-url", f"http://127.0.0.1:{SERVER}", "--model", str(model),
+        "--arrival", "poisson", "--request-rate", "1", "--profile", profile, "--duration", f"{seconds * len(rates):g}s",
         "--input-len", "lognormal:600:0.6", "--output-len", "lognormal:120:0.5", "--sidecar", AGENT,
         "--seed", "7", "--drain-timeout", "30s", "--max-error-rate", "1", "--out", str(out), "--json",
     ]  # fmt: skip
@@ -142,12 +143,12 @@ def load(out: Path, model: Path, python: str, seconds: float, device: str) -> in
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(":"),
     }
-    limit = seconds * len(RATES) + 90
+    limit = seconds * len(rates) + 90
     with (out.parent / f"{out.name}.log").open("wb") as log:
         done = subprocess.run(
             command, env=env, stdout=log, stderr=subprocess.STDOUT, timeout=limit, check=False
         )
-    print(f"{out.name}: {device}, exit code {done.returncode}", flush=True)
+    print(f"{out.name}: {options.device}, exit code {done.returncode}", flush=True)
     return done.returncode
 
 
@@ -173,7 +174,7 @@ def serve_and_load(
         ]  # fmt: skip
         with running("the agent", agent, plain(), out / f"agent-{name}.log"):
             wait_http(f"http://{METRICS}/metrics", 30)
-            return load(out / name, model, options.python, options.seconds, options.device)
+            return load(out / name, model, options)
 
 
 def main() -> int:
@@ -186,7 +187,8 @@ def main() -> int:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--hidden", type=int, default=3072)
     parser.add_argument("--layers", type=int, default=28)
-    parser.add_argument("--seconds", type=float, default=20.0, help="length of each of the five stages")
+    parser.add_argument("--seconds", type=float, default=20.0, help="length of each stage")
+    parser.add_argument("--rates", default=RATES, help="requests/s of the stages")
     parser.add_argument(
         "--python", default=sys.executable, help="the interpreter that runs loadgen and the agent"
     )
