@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from loadgen.endpoint import EndpointFacts
 from loadgen.errors import UsageError
 from loadgen.plan import Plan, plan_to_json
 from loadgen.record import RECORDS_FORMAT, RECORDS_VERSION, Record, record_to_json
@@ -77,10 +78,7 @@ def virtual_run(
         "salt": None,
         "scheduled": found.requests if found else None,
         "schedule": schedule.describe(found),
-        "endpoint": {
-            "model": plan.model or MODEL, "owned_by": "loadgen", "models": [], "usage": "continuous",
-            "overhead": 0, "notes": [NOTE],
-        },
+        "endpoint": EndpointFacts(plan.model or MODEL, "loadgen", usage="continuous", notes=[NOTE]).to_json(),
         "engine": config_to_json(config),
         "fleet": {"replicas": fleet.replicas, "routing": fleet.routing},
         "started_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
