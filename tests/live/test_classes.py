@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.loadgen.program import records, run, simulator, summary
 
-PLAN = Path(__file__).with_name("noisy_machine.toml")
+pytestmark = pytest.mark.live
+PLAN = Path(__file__).parents[1] / "loadgen" / "noisy_machine.toml"
 
 
 def test_refused_rows_come_back_clients_leave_and_the_server_was_told_who_is_urgent(tmp_path: Path) -> None:

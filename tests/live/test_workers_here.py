@@ -6,9 +6,12 @@ import json
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from tests.loadgen.program import records, run, simulator, summary
 
-PLAN = Path(__file__).parents[1] / "noisy_machine.toml"
+pytestmark = pytest.mark.live
+PLAN = Path(__file__).parents[1] / "loadgen" / "noisy_machine.toml"
 
 
 def test_two_workers_leave_one_complete_run_and_no_secret_in_it(tmp_path: Path) -> None:
