@@ -88,7 +88,8 @@ def check_conservation(out: Path, server: list[dict[str, str]]) -> dict[str, Any
     figures = summary(out)
     assert figures["scheduled"] == sum(figures["outcomes"].values()) == document(out)["scheduled"]  # type: ignore[index]
     counts = Counter(row["id"] for row in server)
-    assert not {name: n for name, n in counts.items() if n > 1}, "sent twice"
+    twice = [row for row in server if counts[row["id"]] > 1]
+    assert not twice, f"sent twice: {twice}"
     run_id = document(out)["run_id"]  # type: ignore[index]
     assert all(name.startswith(f"{run_id}-") for name in counts)
     return figures
