@@ -80,8 +80,10 @@ class SamplesReader:
                 f"{self.path.name}: {'an unknown number of' if count is None else count} samples are missing "
                 f"({row.get('reason')})"
             )
-        elif kind == "header" and (row.get("format"), row.get("version")) != (FORMAT, VERSION):
-            self._foreign.add(f"{row.get('format')} version {row.get('version')}")
+        elif kind == "header":
+            if (row.get("format"), row.get("version")) != (FORMAT, VERSION):
+                self._foreign.add(f"{row.get('format')} version {row.get('version')}")
+            self.device_name = self.device_name or described_name(row)
         elif kind == "end":
             self._ended = True
         elif kind == "describe":

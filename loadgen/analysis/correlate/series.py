@@ -84,7 +84,8 @@ class SignalBuilder:
                 parts[key].append((table, place))
         self.beyond = sum(table.drop_beyond() for table in self._tables.values())
         unordered = max(
-            (int((np.diff(_ints(table.t)) < 0).sum()) for table in self._tables.values()), default=0
+            (int((np.diff(_ints(table.t)) < 0).sum()) for table in self._tables.values() if table.keys),
+            default=0,  # rows without a series of their own (a driver's buffers) are in nobody's order
         )
         return {key: joined(mine) for key, mine in parts.items()}, unordered
 

@@ -91,6 +91,24 @@ def test_a_restart_a_pause_a_cut_file_and_null_metrics_are_named(run_dir: Path) 
         assert any(text in line for line in missing), text
 
 
+def test_the_header_names_the_device_and_a_drivers_buffers_are_in_nobodys_order(run_dir: Path) -> None:
+    builder = SamplesBuilder(run_dir / "samples-a.jsonl").clock()
+    for second in range(SECONDS):
+        builder.sample(second, {"sm_active": 0.5})
+        late = builder.agent_ns(second) - 10**8 * (second % 2)
+        builder.sample(late / 1e9, {}, series={"power_w": [[late - 10**7, 300.0], [late, 310.0]]})
+        builder.lines[-1]["t_ns"] = late
+    text = builder.write().read_text().splitlines()
+    header = {
+        **orjson.loads(text[0]),
+        "description": {"samplers": {"nvml": {"devices": [{"name": "NVIDIA X"}]}}},
+    }
+    builder.path.write_text("\n".join([orjson.dumps(header).decode(), *text[1:]]) + "\n")
+    found = correlate(run_dir)
+    assert found["device"] == "NVIDIA X"
+    assert not [one for one in found["missing"] if "order" in one]
+
+
 def test_a_clock_step_is_named_with_its_instant(run_dir: Path) -> None:
     builder = SamplesBuilder(run_dir / "samples-a.jsonl").clock()
     step_ns = builder.agent_ns(30.0)
