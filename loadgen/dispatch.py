@@ -66,6 +66,7 @@ class Dispatcher:
         """Rows of a lost worker may still come to this one: it is not at its end when its own are sent."""
         self.accounts_for_rest = True
         """Whether `stop` settles every row not yet taken. In a cluster the master does: they may be others' by then."""
+        self._started = False
         self._permit_ns: int | None = None
         self._unpermitted: deque[tuple[Request, int]] = deque()
         self._wanted_permit = False
@@ -93,7 +94,7 @@ class Dispatcher:
 
     def start(self, t0_ns: int) -> None:
         """Begin: slots of a closed loop are released at *t0_ns*, open-loop rows carry their own instants."""
-        self._t0_ns = t0_ns
+        self._t0_ns, self._started = t0_ns, True
         self._timer.at(t0_ns)
         if self._caps.stop_after_ns is not None:
             self._end.at(t0_ns + self._caps.stop_after_ns)
@@ -132,7 +133,8 @@ class Dispatcher:
             self._wake()
 
     def _wake(self) -> None:
-        if self.stopped is not None or not self.permitted():
+        # Before the start the rows are not on the clock yet: every one of them would seem long due.
+        if not self._started or self.stopped is not None or not self.permitted():
             return
         self._send_turns()
         while self._empty_slots:

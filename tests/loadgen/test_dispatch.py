@@ -190,3 +190,15 @@ def test_a_stopped_run_gives_its_rows_their_records_a_few_at_a_time() -> None:
     assert bench.dispatcher.give_up_some(64)
     assert [r.index for r in bench.records] == list(range(1, 65))
     assert not bench.dispatcher.finished
+
+
+def test_a_lease_renewed_before_the_start_sends_nothing_early() -> None:
+    bench = Bench(rows_at(1, 2, 3))
+    bench.clock.advance(50 * MS)  # all rows would be due, were they on the clock already
+    bench.dispatcher.permit(0)  # ended already: the first look wants a new one
+    assert not bench.dispatcher.permitted()
+    bench.dispatcher.permit(10**18)
+    bench.dispatcher.rows_came()
+    assert bench.most_in_flight == 0
+    done = bench.run(t0_ns=100 * MS)
+    assert [record.taken_ns for record in done] == [101 * MS, 102 * MS, 103 * MS]
