@@ -25,7 +25,7 @@ from loadgen.cluster.messages import Json
 from loadgen.cluster.offsets import clock_identity
 from loadgen.cluster.ownership import LossPolicy
 from loadgen.cluster.ship import Replica
-from loadgen.cluster.wire import Traffic, count_received, guard, listen, send_to_worker
+from loadgen.cluster.wire import Traffic, guard, listen, receive_safely, send_to_worker
 from loadgen.cluster.work import plan_to_work
 from loadgen.errors import ExitCode, InvalidRunError, LoadgenError, UsageError
 from loadgen.live import Histogram
@@ -128,7 +128,7 @@ class MasterFabric:
         self._runner = runner
         if not guarded:
             guard(self._runner, lambda peer: peer in self.coordinator.members)
-        count_received(self._runner, self.traffic)
+        receive_safely(self._runner, self.traffic)
         listen(self._runner, self.coordinator.take)
         for task in (self._tick, self._store_pieces, self._watch, self._conclude):
             gevent.spawn(self._guarded, task)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import zmq
+from locust.exception import RPCError
 from locust.rpc.protocol import Message
 from locust.runners import MasterRunner, WorkerRunner
 
@@ -26,18 +27,38 @@ class Traffic:
         return dict(vars(self))
 
 
-def count_received(runner: MasterRunner, traffic: Traffic) -> None:
-    """Count every byte that the master's socket receives, Locust's own messages included."""
+def receive_safely(runner: MasterRunner, traffic: Traffic) -> None:
+    """Count every byte that the master's socket receives, and drop what is no message of Locust's form.
+
+    Locust's own reading lets some of that out as an exception that ends its listener: one stranger's odd bytes would
+    make the master deaf to all workers.
+    """
     socket = runner.server.socket
-    receive = socket.recv_multipart
 
-    def counted(*arguments: Any, **options: Any) -> Any:
-        parts = receive(*arguments, **options)
-        traffic.messages_in += 1
-        traffic.bytes_in += sum(map(len, parts))
-        return parts
+    def receive() -> tuple[str, Message]:
+        while True:
+            try:
+                parts = socket.recv_multipart()
+            except zmq.ZMQError as error:
+                raise RPCError("ZMQ network broken") from error
+            traffic.messages_in += 1
+            traffic.bytes_in += sum(map(len, parts))
+            if (message := message_of(parts)) is not None:
+                return message
+            logger.warning("%d bytes that are no message dropped", sum(map(len, parts)))
 
-    socket.recv_multipart = counted
+    runner.server.recv_from_client = receive
+
+
+def message_of(parts: list[bytes]) -> tuple[str, Message] | None:
+    """(sender, message) of what came; None where it is none."""
+    try:
+        sender, data = parts
+        message = Message.unserialize(data)
+        whole = isinstance(message.type, str) and isinstance(message.node_id, str)
+        return (sender.decode(), message) if whole else None
+    except Exception:  # whatever a stranger's bytes make the decoders raise
+        return None
 
 
 def send_to_master(runner: WorkerRunner, message: Json) -> None:
