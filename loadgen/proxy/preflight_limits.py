@@ -67,17 +67,24 @@ def _passes(answer: Answer) -> bool:
     return answer.status in READ_AND_REFUSED
 
 
+def _asked_twice(ask: Callable[[int], Answer], size: int) -> Answer:
+    """A limit refuses every time; what passes at the second asking was refused for another reason (a connection
+    that closed as it was used, a moment's overload)."""
+    answer = ask(size)
+    return answer if _passes(answer) else ask(size)
+
+
 def _limit(name: str, sizes: tuple[int, ...], ask: Callable[[int], Answer], cure: str, *, fine: int) -> Check:
     good, bad, refusal = 0, None, Answer(0)
     for size in sizes:
-        answer = ask(size)
+        answer = _asked_twice(ask, size)
         if not _passes(answer):
             bad, refusal = size, answer
             break
         good = size
     while bad is not None and good and bad - good > fine:
         middle = (good + bad) // 2
-        answer = ask(middle)
+        answer = _asked_twice(ask, middle)
         if _passes(answer):
             good = middle
         else:

@@ -79,7 +79,8 @@ def vllm_server(
         port = free_port()
         base = f"http://127.0.0.1:{port}"
         command = ["bash", str(shared / "servers/vllm_start.sh"), str(port), *arguments]
-        with server(command, f"{base}/health", folder / f"{port}.log", {**os.environ}):
+        environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1"}  # /pause and /resume
+        with server(command, f"{base}/health", folder / f"{port}.log", environment):
             yield base
 
     return started

@@ -107,7 +107,8 @@ def test_raised_limits_pass_and_limits_are_not_probed_unless_asked(tmp_path: Pat
         assert not {"head_bytes", "head_fields", "body_bytes"} & found.keys()
         assert {name for name, check in found.items() if check["verdict"] == "bad"} == set()
         limits = checks(envoy.base_url, "--probe-limits")
-    assert [limits[name]["verdict"] for name in ("head_bytes", "head_fields", "body_bytes")] == ["good"] * 3
+    found_limits = [limits[name] for name in ("head_bytes", "head_fields", "body_bytes")]
+    assert [check["verdict"] for check in found_limits] == ["good"] * 3, found_limits
 
 
 def test_replicas_behind_one_address_are_counted_and_tls_is_told(tmp_path: Path) -> None:

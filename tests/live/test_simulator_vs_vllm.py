@@ -2,7 +2,8 @@
 
 The same requests go to a real server and to the model with the same limits; compared are the order of
 service by priority, cached prompt tokens, KV blocks in use, preemptions under a small cache, and the
-answers of a full queue.
+answers of a full queue. Where the order of arrival matters, the server's scheduler is paused until all are
+there: a busy machine then changes nothing.
 """
 
 from __future__ import annotations
@@ -27,18 +28,14 @@ from loadgen.simulator.http import busy
 from loadgen.simulator.request import End, EngineRequest
 
 pytestmark = pytest.mark.live
-NOT_YET_RELIABLE = pytest.mark.xfail(
-    strict=False,
-    reason="the first answers must outlast the queueing of all the others, and vLLM's /metrics, asked whether each is "
-    "queued, may answer seconds late while it streams: passed on a busy machine, failed on an idle one",
-)
 Server = Callable[[list[str]], AbstractContextManager[str]]
 MODEL = "tiny"
-LONG, SHORT = 6000, 400
-"""Output tokens: the first two answers outlast the arrival of all the others, on a busy machine too."""
+LONG, SHORT = 3000, 100
+"""Output tokens: the first two answers go on while the server is paused again."""
 COST = LinearCost(1.0, 50_000.0, 2.0, 0.1)
 QUEUE_TIMES = "--enable-per-request-metrics"
 """vLLM then says each request's time in its queue; a client's first chunk can come seconds after service began."""
+COUNTED = "--enable-server-load-tracking"
 
 
 @dataclass(frozen=True)
@@ -80,18 +77,35 @@ def ask(url: str, one: Ask) -> Answer:
     return Answer(response.status_code, response.content, sent + (queued_ms[-1] / 1e3 if queued_ms else 0.0))
 
 
-def ask_all(url: str, asks: list[Ask], *, one_by_one: bool = False) -> list[Answer]:
-    """All of them together; or each only when the server has the one before in its queue or refused it."""
+def ask_all(url: str, asks: list[Ask]) -> list[Answer]:
+    """All of them together."""
     with ThreadPoolExecutor(len(asks)) as pool:
-        out: list[Future[Answer]] = []
-        for n, one in enumerate(asks, 1):
-            out.append(pool.submit(ask, url, one))
-            while one_by_one and not out[-1].done():
-                running, waiting = metrics(url, "num_requests_running", "num_requests_waiting")
-                if running + waiting >= n:
-                    break
-                time.sleep(0.02)
+        return list(pool.map(lambda one: ask(url, one), asks))
+
+
+def ask_in_order(url: str, first: list[Ask], then: list[Ask]) -> list[Answer]:
+    """*first* is in service and nothing else goes on while *then* comes in, one after another."""
+    with ThreadPoolExecutor(len(first) + len(then)) as pool:
+        scheduler(url, "pause")
+        out = [arrived(url, pool.submit(ask, url, one), n) for n, one in enumerate(first, 1)]
+        scheduler(url, "resume")
+        time.sleep(0.3)
+        scheduler(url, "pause")
+        out += [arrived(url, pool.submit(ask, url, one), n) for n, one in enumerate(then, len(out) + 1)]
+        scheduler(url, "resume")
         return [future.result() for future in out]
+
+
+def scheduler(url: str, order: str) -> None:
+    assert httpx.post(f"{url}/{order}", params={"mode": "keep"}, timeout=60).status_code == 200
+
+
+def arrived(url: str, asked: Future[Answer], n: int) -> Future[Answer]:
+    """Returns when the server has *n* requests in hand or refused this one, and had time to queue it."""
+    while not asked.done() and httpx.get(f"{url}/load", timeout=60).json()["server_load"] < n:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    return asked
 
 
 def metrics(url: str, *names: str) -> list[float]:
@@ -155,10 +169,10 @@ def priority_args() -> list[str]:
         "2",
         "--enable-prompt-tokens-details",
         QUEUE_TIMES,
+        COUNTED,
     ]
 
 
-@NOT_YET_RELIABLE
 def test_priority_prefix_cache_and_blocks_in_use_are_the_same(
     vllm_server: Server, priority_args: list[str]
 ) -> None:
@@ -173,7 +187,7 @@ def check_priority_order(url: str, size: int) -> None:
     low = [Ask(ids(20, i), LONG if i < 2 else SHORT, 10, 0) for i in range(6)]
     high = [Ask(ids(20, 50 + i), SHORT, 0, 10_000_000) for i in range(4)]  # when two of the low ones run
     asks = [*low, *high]
-    answers = ask_all(url, asks, one_by_one=True)
+    answers = ask_in_order(url, asks[:2], asks[2:])
     real = [asks[i].priority for i in sorted(range(len(asks)), key=lambda i: answers[i].begun_s)]
     engine = Engine(EngineConfig(cost=COST, max_num_seqs=2, policy="priority", block_size=size))
     requests = model_requests(asks, size)
@@ -243,12 +257,20 @@ def most_blocks(asks: list[Ask], size: int) -> int:
 
 def test_a_small_cache_preempts_in_both_and_loses_no_token(vllm_server: Server) -> None:
     blocks = 9
-    args = ["--num-gpu-blocks-override", str(blocks), "--max-model-len", "512", "--max-num-seqs", "8"]
+    args = [
+        "--num-gpu-blocks-override",
+        str(blocks),
+        "--max-model-len",
+        "512",
+        "--max-num-seqs",
+        "8",
+        COUNTED,
+    ]
     with vllm_server(args) as url:
         size = block_size_of(url)
         # Eight requests grow from one block each to three: far more than the eight that are there.
         asks = [Ask(ids(size - 4, 30 + i), size + 40, 0, i) for i in range(8)]
-        answers = ask_all(url, asks)
+        answers = ask_in_order(url, [], asks)
         assert [answer.status for answer in answers] == [200] * len(asks)
         preempted, generated = metrics(url, "num_preemptions_total", "generation_tokens_total")
     engine = Engine(
@@ -263,9 +285,8 @@ def test_a_small_cache_preempts_in_both_and_loses_no_token(vllm_server: Server) 
     assert requests[0].preemptions == 0
 
 
-@NOT_YET_RELIABLE
 def test_a_full_queue_holds_in_order_and_refuses_in_the_same_words(vllm_server: Server) -> None:
-    with vllm_server(["--max-num-seqs", "2", "--max-num-queued-reqs", "5", QUEUE_TIMES]) as url:
+    with vllm_server(["--max-num-seqs", "2", "--max-num-queued-reqs", "5", QUEUE_TIMES, COUNTED]) as url:
         check_full_queue(url)
 
 
@@ -281,8 +302,7 @@ def check_full_queue(url: str) -> None:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    # vLLM counts a request only once its front has taken it in.
-    answers = ask_all(url, asks, one_by_one=True)
+    answers = ask_in_order(url, asks[:2], asks[2:])
     done.set()
     watcher.join()
     served = [i for i, answer in enumerate(answers) if answer.status == 200]

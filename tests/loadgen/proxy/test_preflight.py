@@ -152,6 +152,17 @@ def test_limits_are_found_between_what_passes_and_what_does_not() -> None:
     assert "max_request_headers_kb" in (found["head_bytes"].setting or "")
 
 
+def test_one_refusal_that_does_not_repeat_is_no_limit() -> None:
+    asked: list[int] = []
+
+    def stumbling(*_: object) -> Answer:
+        asked.append(1)
+        return Answer(503) if len(asked) % 3 == 1 else Answer(404)
+
+    found = list(probe_limits(Subject(asker(stumbling), CHAT, {"model": "m"})))
+    assert [c.verdict for c in found] == ["good"] * 3
+
+
 def test_without_a_limit_the_largest_that_was_tried_is_said() -> None:
     found = list(probe_limits(Subject(asker(lambda *_: Answer(404)), CHAT, {"model": "m"})))
     assert [c.verdict for c in found] == ["good"] * 3
