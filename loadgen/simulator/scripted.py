@@ -7,7 +7,8 @@ each further content chunk, one number or a list (its last entry repeats). ``tok
 ``reasoning``/``tool_call``: so many leading content chunks carry reasoning or tool-call deltas. ``empty``:
 content chunks whose text is "". ``usage``: ``asked`` (own chunk when the request asked for it),
 ``in_finish`` (inside the finish chunk), ``none``. ``finish``: ``last`` (on the last content chunk, as
-vLLM), ``own`` (a chunk of its own), ``none``. ``faults``: names of `faults.FAULTS`, or objects ``{"name":
+vLLM), ``own`` (a chunk of its own), ``none``. ``queue_ms``: the queue time that the usage chunk states, in
+vLLM's ``metrics`` object. ``faults``: names of `faults.FAULTS`, or objects ``{"name":
 …, arguments}``.
 """
 
@@ -47,6 +48,7 @@ class Script(BaseModel):
     usage: Literal["asked", "in_finish", "none"] = "asked"
     finish: Literal["last", "own", "none"] = "last"
     finish_reason: str = "length"
+    queue_ms: float | None = Field(default=None, ge=0)
     faults: list[str | dict[str, Any]] = []
 
 
@@ -164,7 +166,8 @@ def stream_answer(
         use = usage(n_input, done) if continuous or script.usage == "in_finish" else None
         events.append(Event(last, dialect.chunk({} if dialect.chat else "", script.finish_reason, use)))
     if include and script.usage == "asked":
-        events.append(Event(last, dialect.usage_chunk(usage(n_input, done))))
+        extra = None if script.queue_ms is None else {"metrics": {"queue_time_ms": script.queue_ms}}
+        events.append(Event(last, dialect.usage_chunk(usage(n_input, done), extra)))
     events.append(Event(last, "[DONE]"))
     return answer
 

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,14 +136,21 @@ def test_a_killed_backend_truncates_what_runs_and_refuses_what_comes(tmp_path: P
     assert set(found) <= {("truncated", 200), ("rejected", 503), ("ok", 200)}
 
 
-def test_circuit_breakers_refuse_what_is_too_much_at_once(tmp_path: Path) -> None:
-    """At 4 here; Envoy's own default is 1024 a cluster."""
-    with proxied(tmp_path, Limits(max_requests=4)) as envoy:
-        send(envoy.base_url, tmp_path / "r", LONG | {"tokens": 20}, requests=16)
+def test_envoys_own_circuit_breakers_take_1024_into_service_and_refuse_what_overflows(tmp_path: Path) -> None:
+    """Over HTTP/1.1 a request takes a connection, of which there are 1,024; at most 1,024 are pending, and those whose
+    connection is being opened are pending too, so that fewer than 1,024 come to wait.
+    """
+    limits = replace(ENVOY_DEFAULTS, route_timeout_s=0)
+    with proxied(tmp_path, limits, "--max-num-seqs", 4096) as envoy:
+        script = {"tokens": 2, "head_ms": 8000, "first_ms": 8000}
+        send(envoy.base_url, tmp_path / "r", script, requests=2200)
         assert flags(envoy, tmp_path / "r") == {"UO", "-"}
     found = outcomes(tmp_path / "r")
-    assert sum(found.values()) == 16
-    assert found["ok", 200] >= 4
-    assert found["rejected", 503] >= 4
+    assert set(found) == {("ok", 200), ("rejected", 503)}
+    assert 2200 - 2048 <= found["rejected", 503] <= 2200 - 1024
+    served = [row for row in records(tmp_path / "r") if row["outcome"] == "ok"]
+    assert sum(row["first_ns"] - row["sent_ns"] < 14e9 for row in served) == 1024, (
+        "the others waited a service longer"
+    )
     refused = next(row for row in records(tmp_path / "r") if row["outcome"] == "rejected")
     assert "overflow" in refused["error"]
