@@ -67,6 +67,7 @@ def main(rows: int = 1_000_000, chunks: int = 128) -> None:
             cpu = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
             print(f"{what}: {rows} records of {chunks} chunks, {size / 1e9:.2f} GB:", end=" ")
             print(f"{seconds:.1f} s, {cpu:.1f} s of CPU, peak {used.ru_maxrss / 1024:.0f} MiB", flush=True)
+        print(f"report.html: {(directory / 'report.html').stat().st_size / 1e6:.2f} MB")
 
 
 if __name__ == "__main__":
