@@ -1,9 +1,10 @@
 """What this machine can honestly generate: measured against an own server on loopback, kept for later runs.
 
-The cost of a worker is taken as ``cpu = requests · request_us + chunks · chunk_us``: `chunk_us` from a closed loop of
-more streams than one core can read, `request_us` from answers of one chunk. Capacity is what fills one core. At 25,
-50 and 75 % of it Poisson runs show how far chunk instants and sends are off. Whole workers are measured, as
-``loadgen run`` starts them: records written, answers read.
+The cost of a worker is taken as ``cpu = requests · request_us + chunks · chunk_us``: `request_us` from answers of one
+chunk; `chunk_us` first from a closed loop of more streams than one core can read, where chunks arrive in heaps and so
+seem dear, then from a Poisson run at 75 % of what that allows. Capacity is what fills one core. At 25, 50 and 75 % of
+it Poisson runs show how far chunk instants and sends are off. Whole workers are measured, as ``loadgen run`` starts
+them: records written, answers read.
 """
 
 from __future__ import annotations
@@ -258,35 +259,55 @@ def quantiles(values: list[float]) -> dict[str, float]:
 
 
 def calibrate(seconds: float = 4.0, say: Callable[[str], None] = lambda text: None) -> Calibration:
-    """Measure this machine: five runs of *seconds* each. Raises LoadgenError when a run fails."""
+    """Measure this machine: six runs of *seconds* each. Raises LoadgenError when a run fails."""
     paced = ("--output-len", TOKENS, "--header", f"x-blast-itl-us={ITL_US}", "--usage", "final")
     with blast_server() as url:
+
+        def poisson(share: float, chunks_per_s: float) -> Stage:
+            say(f"a Poisson run at {share:.0%} of {chunks_per_s:,.0f} chunks/s")
+            rate = f"{share * chunks_per_s / TOKENS:.1f}"
+            return run_stage(
+                url, "--arrival", "poisson", "--request-rate", rate, "--duration", f"{seconds}s", *paced
+            )
+
         say(f"a closed loop of {STREAMS} streams")
         full = run_stage(url, "--concurrency", STREAMS, "--duration", f"{seconds}s", *paced)
-        cpu_s, span_s, chunks, requests = costs(full)
         say(f"a closed loop of {REQUEST_STREAMS} requests of one chunk")
         short = ("--output-len", 1, "--usage", "final")
         small = run_stage(url, "--concurrency", REQUEST_STREAMS, "--duration", f"{seconds}s", *short)
         small_cpu_s, small_s, _, small_requests = costs(small)
-        if not chunks or not small_requests:
+        if not small_requests:
             raise LoadgenError("the calibration's runs got no answers")
         request_us = small_cpu_s / small_requests * 1e6
-        chunk_us = max(0.1, (cpu_s - requests * request_us / 1e6) / chunks * 1e6)
+        rough_us = chunk_cost_us(full, request_us)
+        open_us = chunk_cost_us(poisson(SHARES[-1], capacity(rough_us, request_us)), request_us)
+        chunk_us = min(rough_us, open_us)
+        cpu_s, span_s, *_ = costs(full)
         found = Calibration(
             host=host_key(),
             chunk_us=round(chunk_us, 3),
             request_us=round(request_us, 3),
-            chunks_per_s=round(chunks / cpu_s, 1),
+            chunks_per_s=round(capacity(chunk_us, request_us), 1),
             requests_per_s=round(1e6 / request_us, 1),
             limited_by=_limit(full, cpu_s / span_s, small, small_cpu_s / small_s),
             measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         )
         for share in SHARES:
-            say(f"a Poisson run at {share:.0%} of {found.chunks_per_s:,.0f} chunks/s")
-            rate = share * found.chunks_per_s / TOKENS
-            load = ("--arrival", "poisson", "--request-rate", f"{rate:.1f}", "--duration", f"{seconds}s")
-            found.accuracy.append(accuracy_of(run_stage(url, *load, *paced), share))
+            found.accuracy.append(accuracy_of(poisson(share, found.chunks_per_s), share))
     return found
+
+
+def chunk_cost_us(stage: Stage, request_us: float) -> float:
+    """CPU of a chunk, that of the requests taken off. Raises LoadgenError where there were none."""
+    cpu_s, _, chunks, requests = costs(stage)
+    if not chunks:
+        raise LoadgenError("the calibration's runs got no answers")
+    return max(0.1, (cpu_s - requests * request_us / 1e6) / chunks * 1e6)
+
+
+def capacity(chunk_us: float, request_us: float) -> float:
+    """Chunks a second, of answers of `TOKENS` chunks, that fill one core."""
+    return 1e6 / (chunk_us + request_us / TOKENS)
 
 
 def _limit(full: Stage, full_busy: float, small: Stage, small_busy: float) -> str:

@@ -10,7 +10,7 @@ from loadgen.errors import ExitCode, UsageError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """How long to measure, and for which load to recommend."""
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each of the five runs [4]")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each of the six runs [4]")
     parser.add_argument(
         "--request-rate", type=float, default=None, help="a load you want, in requests per second"
     )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loadgen import blast, calibration
-from loadgen.calibration import Calibration, Stage, accuracy_of, costs, load, save
+from loadgen.calibration import Calibration, Stage, accuracy_of, capacity, chunk_cost_us, costs, load, save
 from loadgen.clients.openai import AnswerReader, chat_carrier
 from loadgen.errors import LoadgenError
 from loadgen.record import Outcome, Record
@@ -62,6 +62,16 @@ def test_costs_are_taken_between_looks_and_chunks_read_together_count_once() -> 
     assert costs(stage) == (1.0, 2.0, 4, 2)
     with pytest.raises(LoadgenError, match="too short"):
         costs(Stage(rows, [watch(0, 0)], {}, 0.1))
+
+
+def test_a_chunks_cost_is_what_the_requests_leave_and_capacity_fills_one_core() -> None:
+    rows = [record("a", 0, S, 0, S), record("b", 0, 2 * S, S // 2), record("c", 0, 9 * S)]
+    stage = Stage(rows, [watch(0.5, 1), watch(1, 1.25), watch(2, 1.5), watch(3, 2.25)], {}, 0.1)
+    assert chunk_cost_us(stage, 100_000) == pytest.approx((1.0 - 2 * 0.1) / 4 * 1e6)
+    assert chunk_cost_us(stage, 1e9) == 0.1
+    assert capacity(10.0, 640.0) == pytest.approx(50_000)
+    with pytest.raises(LoadgenError, match="no answers"):
+        chunk_cost_us(Stage([], stage.watch, {}, 0.1), 1.0)
 
 
 def test_accuracy_compares_each_logged_chunk_with_ours() -> None:
