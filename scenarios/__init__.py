@@ -7,12 +7,14 @@ from scenarios.length_knee import LENGTH_KNEE
 from scenarios.priority_inversion import PRIORITY_INVERSION
 from scenarios.scenario import Scenario
 from scenarios.throughput_knee import THROUGHPUT_KNEE
+from scenarios.trace_bursts import TRACE_BURSTS
 
 SCENARIOS: dict[str, Scenario] = {
     BENCHMARK.name: BENCHMARK,
     THROUGHPUT_KNEE.name: THROUGHPUT_KNEE,
     COMPARE_ENDPOINTS.name: COMPARE_ENDPOINTS,
     LENGTH_KNEE.name: LENGTH_KNEE,
+    TRACE_BURSTS.name: TRACE_BURSTS,
     PRIORITY_INVERSION.name: PRIORITY_INVERSION,
     ENVOY_PAYLOAD.name: ENVOY_PAYLOAD,
 }
