@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadgen.analysis.correlate.spent import Spent, change_per_token, per_token
+from loadgen.analysis.correlate.rundirs import load_capture
+from loadgen.analysis.correlate.spent import Spent, change_per_token, due_alike, per_token
 from loadgen.cli import main
 from loadgen.errors import UsageError
 from scenarios.gpu_work_per_token import GPU_WORK_PER_TOKEN, run
@@ -71,6 +72,16 @@ def test_the_same_version_twice_is_the_same_and_its_interval_has_a_width(base: P
     change = finding.numbers["sm_active_change"]
     assert -0.1 < change.low < change.value < change.high < 0.1  # 0 lies inside of 95 in 100 such
     assert "within 10%" in finding.in_words
+
+
+def test_records_written_in_another_order_are_still_one_schedule(base: Path, tmp_path: Path) -> None:
+    other = recorded(tmp_path / "b")
+    path = other / "records-0.jsonl"
+    header, first, second, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([header, second, first, *rest]) + "\n")
+    assert due_alike(load_capture(base), load_capture(other))
+    path.write_text("\n".join([header, second, *rest]) + "\n")
+    assert not due_alike(load_capture(base), load_capture(other))
 
 
 def test_what_was_not_measured_is_named_and_nothing_is_filled_in(base: Path, tmp_path: Path) -> None:

@@ -101,11 +101,12 @@ def _half(u: Floats) -> float | str:
 
 
 def due_alike(a: Capture, b: Capture) -> bool:
-    """Whether both runs' requests were due at the same instants with the same prompts' lengths."""
+    """Whether both runs' requests were due at the same instants with prompts of the same lengths, in any order."""
     one, other = a.requests, b.requests
-    return (
-        len(one) == len(other) > 0
-        and bool((one.due_ns != NONE).all())
-        and np.array_equal(one.due_ns, other.due_ns)
-        and np.array_equal(one.n_input, other.n_input, equal_nan=True)
+    if not len(one) == len(other) > 0 or (one.due_ns == NONE).any():
+        return False
+    # records lie in the order in which they were written
+    first, second = (np.lexsort((each.n_input, each.due_ns)) for each in (one, other))
+    return np.array_equal(one.due_ns[first], other.due_ns[second]) and np.array_equal(
+        one.n_input[first], other.n_input[second], equal_nan=True
     )
