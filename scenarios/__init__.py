@@ -3,6 +3,7 @@
 from scenarios.benchmark import BENCHMARK
 from scenarios.compare_endpoints import COMPARE_ENDPOINTS
 from scenarios.envoy_payload import ENVOY_PAYLOAD
+from scenarios.gpu_work_per_token import GPU_WORK_PER_TOKEN
 from scenarios.length_knee import LENGTH_KNEE
 from scenarios.priority_inversion import PRIORITY_INVERSION
 from scenarios.scenario import Scenario
@@ -17,5 +18,6 @@ SCENARIOS: dict[str, Scenario] = {
     TRACE_BURSTS.name: TRACE_BURSTS,
     PRIORITY_INVERSION.name: PRIORITY_INVERSION,
     ENVOY_PAYLOAD.name: ENVOY_PAYLOAD,
+    GPU_WORK_PER_TOKEN.name: GPU_WORK_PER_TOKEN,
 }
 """By name. Another question is one more file and one more line here."""
