@@ -31,15 +31,18 @@ from loadgen import __version__
 from loadgen.errors import LoadgenError
 from loadgen.rundir import host_facts
 
-FORMAT, VERSION = "loadgen.calibration", 1
+FORMAT, VERSION = "loadgen.calibration", 2
+"""2: a chunk costs what it costs at half a core; what was kept before is measured anew."""
 TOKENS, ITL_US = 64, 5_000
 FIRST_CHUNKS_PER_S = 20_000.0
+"""Of the run that shows roughly what a chunk costs here."""
 REQUEST_STREAMS = 64
 SHARES = (0.25, 0.5, 0.75)
 SAFE_SHARE = 0.5
 """Of a core: beyond it a worker's own lateness grows."""
 
 FULL = 0.9
+"""Of a core: our own server, so busy, was what gave out."""
 LIMIT_S = 120.0
 Json = dict[str, Any]
 

@@ -9,7 +9,6 @@ bursts are of another kind than the model's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from loadgen.errors import ExitCode, UsageError
 from scenarios.finding import Finding, Number
 from scenarios.scenario import Context, Scenario, Setting
-from scenarios.searching import MODEL_SETTINGS, TARGET_SETTINGS
+from scenarios.searching import MODEL_SETTINGS, TARGET_SETTINGS, modelled_plan
 from scenarios.sending import Sent, send
 from traces.errors import TraceError
 from traces.fit import Fit, fit, simulated
@@ -75,12 +74,9 @@ def replay_options(settings: Mapping[str, Any]) -> Json:
 
 def fit_of(options: Json, seed: int, bootstrap: int) -> Fit:
     """The models of what will be replayed. Raises UsageError with the fit's own words."""
-    from loadgen.plan import build_plan
     from loadgen.workload import schedule_of
 
-    names = ("trace", "trace_format", "window", "speedup", "max_requests")
-    plan = build_plan({name: options[name] for name in names if options[name] is not None})
-    due = np.fromiter((row.due_ns for row in schedule_of(plan).rows()), np.int64)
+    due = np.fromiter((row.due_ns for row in schedule_of(modelled_plan(options)).rows()), np.int64)
     try:
         return fit(due, bootstrap=bootstrap, seed=seed)
     except TraceError as error:
@@ -94,16 +90,13 @@ def model_options(fitted: Fit, settings: Mapping[str, Any]) -> Json:
 
 
 def _simulate(context: Context, name: str, options: Json) -> Sent:
-    from loadgen.plan import build_plan
     from loadgen.simulator.config import EngineConfig
     from loadgen.simulator.virtual_run import virtual_run
     from loadgen.simulator.whatif import Fleet
 
-    plan = build_plan({key: value for key, value in options.items() if value is not None and key != "plan"})
-    directory, summary = virtual_run(
-        plan, EngineConfig(noise=context.settings["noise"]), Fleet(), context.out / name
-    )
-    return Sent(Path(directory), ExitCode.GOOD, summary)
+    config = EngineConfig(noise=context.settings["noise"])
+    directory, summary = virtual_run(modelled_plan(options), config, Fleet(), context.out / name)
+    return Sent(directory, ExitCode.GOOD, summary)
 
 
 def judge(fitted: Fit, sent: Mapping[str, Sent], seed: int) -> Finding:
@@ -137,8 +130,12 @@ def judge(fitted: Fit, sent: Mapping[str, Sent], seed: int) -> Finding:
         in_words(fitted, kept, held),
         numbers,
         tuple(why_not),
-        tuple(
-            f"{name} is not identified by this trace: {why}" for name, why in fitted.not_identified.items()
+        (
+            LENGTHS,
+            *(
+                f"{name} is not identified by this trace: {why}"
+                for name, why in fitted.not_identified.items()
+            ),
         ),
         tuple(one.directory.name for one in sent.values()),
         tuple(one.code for one in sent.values()),

@@ -36,6 +36,7 @@ COST = LinearCost(1.0, 50_000.0, 2.0, 0.1)
 QUEUE_TIMES = "--enable-per-request-metrics"
 """vLLM then says each request's time in its queue; a client's first chunk can come seconds after service began."""
 COUNTED = "--enable-server-load-tracking"
+"""vLLM then says at /load how many requests it has in hand."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,9 @@ def scheduler(url: str, order: str) -> None:
 
 def arrived(url: str, asked: Future[Answer], n: int) -> Future[Answer]:
     """Returns when the server has *n* requests in hand or refused this one, and had time to queue it."""
+    deadline = time.monotonic() + 60
     while not asked.done() and httpx.get(f"{url}/load", timeout=60).json()["server_load"] < n:
+        assert time.monotonic() < deadline, f"the server never had {n} requests in hand"
         time.sleep(0.02)
     time.sleep(0.2)
     return asked
