@@ -42,7 +42,8 @@ class Faults:
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """One engine. ``num_blocks`` 0: no limit on KV memory. ``noise``: CV of step times. ``intake_ms``: from a
-    request's arrival to the queue (HTTP, tokenizer).
+    request's arrival to the queue (HTTP, tokenizer). ``reserve_max_len``: a running request holds blocks for
+    ``max_model_len`` tokens from its first step on, as engines did before paging.
     """
 
     cost: LinearCost | RooflineCost = field(default_factory=LinearCost)
@@ -51,6 +52,7 @@ class EngineConfig:
     chunked_prefill: bool = True
     long_prefill_tokens: int = 0
     reserve_full_prompt: bool = True
+    reserve_max_len: bool = False
     max_model_len: int = 32_768
     block_size: int = 16
     num_blocks: int = 0

@@ -45,7 +45,7 @@ class Engine:
         self.counters = Counters()
         self.outages = Outages(config.faults, start_ns)
         self.running: dict[EngineRequest, None] = {}
-        self.decoding = DecodeGroup(config.block_size)
+        self.decoding = DecodeGroup(config.block_size, reserved=config.reserve_max_len)
         self.step_ends_ns: list[int] = []
         self._first_kept = 0
         self._keep_steps = keep_steps
@@ -202,6 +202,8 @@ class Engine:
         return True
 
     def _blocks_for(self, tokens: int) -> int:
+        if self.config.reserve_max_len:
+            tokens = max(tokens, self.config.max_model_len)
         return -(-tokens // self.config.block_size)
 
     def _take_piece(self, request: EngineRequest, n: int) -> None:

@@ -61,6 +61,10 @@ def _add_scheduler_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--num-blocks", type=int, metavar="N", help="KV blocks; 0: no limit (default; a preset's fit)"
     )
+    group.add_argument(
+        "--reserve-max-len", action="store_true", default=None,
+        help="hold blocks for --max-model-len tokens from the start, as before paging",
+    )  # fmt: skip
     group.add_argument("--no-prefix-caching", action="store_false", default=None, dest="prefix_caching")
 
 
@@ -86,6 +90,7 @@ SCHEDULER = (
     "chunked_prefill",
     "block_size",
     "num_blocks",
+    "reserve_max_len",
     "prefix_caching",
     "intake_ms",
     "noise",
