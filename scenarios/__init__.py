@@ -4,6 +4,7 @@ from scenarios.benchmark import BENCHMARK
 from scenarios.compare_endpoints import COMPARE_ENDPOINTS
 from scenarios.envoy_payload import ENVOY_PAYLOAD
 from scenarios.gpu_work_per_token import GPU_WORK_PER_TOKEN
+from scenarios.kv_fragmentation import KV_FRAGMENTATION
 from scenarios.length_knee import LENGTH_KNEE
 from scenarios.priority_inversion import PRIORITY_INVERSION
 from scenarios.scenario import Scenario
@@ -19,5 +20,6 @@ SCENARIOS: dict[str, Scenario] = {
     PRIORITY_INVERSION.name: PRIORITY_INVERSION,
     ENVOY_PAYLOAD.name: ENVOY_PAYLOAD,
     GPU_WORK_PER_TOKEN.name: GPU_WORK_PER_TOKEN,
+    KV_FRAGMENTATION.name: KV_FRAGMENTATION,
 }
 """By name. Another question is one more file and one more line here."""
