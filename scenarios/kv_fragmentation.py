@@ -22,6 +22,7 @@ from loadgen.analysis.kv_blocks import (
     Scrapes,
     by_request,
     present_at,
+    prompt_tokens,
     ratio,
     read_scrapes,
     unused,
@@ -100,7 +101,7 @@ def mixes_of(settings: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def longest(settings: Mapping[str, Any]) -> int:
-    """Tokens that a contiguous reservation holds: as said, else the longest request of both mixes."""
+    """Tokens that a contiguous reservation holds: as said, else those of the longest request of both mixes."""
     most = max(length for lengths in mixes_of(settings).values() for length in lengths)
     return int(settings["max_len"] or most + settings["output_len"])
 
@@ -183,14 +184,18 @@ def mix_of(directory: Path, scraped: Path, settings: Mapping[str, Any]) -> Mix:
 
 def judge(sent: Mapping[str, Sent], out: Path, settings: Mapping[str, Any]) -> Finding:
     """The finding out of the runs and the scrapes beside them."""
-    answer: Json = {"material": settings["material"], "max_len": longest(settings)}
+    mixes = {name: mix_of(one.directory, out / f"kv-{name}.jsonl", settings) for name, one in sent.items()}
+    seen = max([longest_of(mix.rows) for mix in mixes.values()], default=0)
+    max_len = settings["max_len"] or seen or longest(settings)
+    answer: Json = {"material": settings["material"], "max_len": max_len}
     numbers: dict[str, Number] = {}
     why_not, notes, words = [], [], []
+    if seen > max_len:
+        why_not.append(f"max_len is {max_len}, and a request of {seen} tokens was answered")
     for name, one in sent.items():
-        mix = mix_of(one.directory, out / f"kv-{name}.jsonl", settings)
-        estimates = estimates_of(mix, longest(settings))
+        mix, estimates = mixes[name], estimates_of(mixes[name], max_len)
         answer[name] = answer_of(mix, estimates, settings["material"])
-        numbers |= {f"{key}_{name}": n for key, n in numbers_of(mix, estimates, longest(settings)).items()}
+        numbers |= {f"{key}_{name}": n for key, n in numbers_of(mix, estimates, max_len).items()}
         why_not += [f"{name}: {reason}" for reason in (*one.summary["validity"]["reasons"], *against(mix))]
         notes += [f"{name}: {note}" for note in notes_of(mix)]
         words.append(in_words(name, answer[name], estimates))
@@ -198,6 +203,12 @@ def judge(sent: Mapping[str, Sent], out: Path, settings: Mapping[str, Any]) -> F
     runs = tuple(one.directory.name for one in sent.values())
     return Finding(answer, " ".join(words), numbers, tuple(why_not), tuple(notes), runs,
                    tuple(one.code for one in sent.values()))  # fmt: skip
+
+
+def longest_of(rows: Rows) -> int:
+    """Tokens of the longest answered request, its answer included, as the server counted them."""
+    tokens = (prompt_tokens(rows) + rows.number("n_output"))[rows.outcome(Outcome.OK)]
+    return int(np.nanmax(tokens)) if not np.isnan(tokens).all() else 0
 
 
 def estimates_of(mix: Mix, max_len: int) -> dict[str, Estimate]:

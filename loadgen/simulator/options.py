@@ -77,6 +77,12 @@ def _add_fault_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--leak-room-bytes", type=float, metavar="B", help="what may leak until it dies (8 GiB)"
     )
+    group.add_argument(
+        "--slowdown-per-million-tokens",
+        type=float,
+        metavar="SHARE",
+        help="each step longer, as tokens are served",
+    )
     group.add_argument("--max-num-queued-reqs", type=int, metavar="N", help="refuse when so many are inside")
     group.add_argument("--reject-status", type=int, choices=(429, 503), help="of a refusal (default 503)")
 
@@ -146,7 +152,14 @@ def _preset(args: argparse.Namespace, changes: dict[str, Any]) -> dict[str, Any]
 
 def _faults(args: argparse.Namespace, base: Faults) -> Faults:
     changes: dict[str, Any] = _given(
-        args, ("leak_bytes_per_prompt_token", "leak_room_bytes", "max_num_queued_reqs", "reject_status")
+        args,
+        (
+            "leak_bytes_per_prompt_token",
+            "leak_room_bytes",
+            "slowdown_per_million_tokens",
+            "max_num_queued_reqs",
+            "reject_status",
+        ),
     )
     for name in ("stall", "crash"):
         if getattr(args, name):

@@ -99,6 +99,7 @@ MODELLED = {
     "throughput-knee": {"slo": "ttft@p95=120ms"},
     "trace-bursts": {"trace": "no.csv"},
     "kv-fragmentation": {},
+    "long-context": {},
 }
 
 
