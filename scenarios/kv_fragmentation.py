@@ -138,14 +138,13 @@ def _simulate(context: Context, name: str, options: Json) -> Sent:
         max_model_len=longest(settings), reserve_max_len=settings["reserve"],
     )  # fmt: skip
     plan = modelled_plan(options)
-    file, period_ns = KvFile(context.out / f"kv-{name}.jsonl", "engine model"), 1e9 / settings["scrapes"]
-    next_ns = float(T0_NS)
+    file, next_ns = KvFile(context.out / f"kv-{name}.jsonl", "engine model"), T0_NS
+    period_ns = round(1e9 / settings["scrapes"])
 
     def probe(now_ns: int, engines: list[Engine]) -> None:
         nonlocal next_ns
         while next_ns < now_ns:
-            at = round(next_ns)
-            file.page(at, at, EngineMetrics(engines[0], "engine-model").render())
+            file.page(next_ns, next_ns, EngineMetrics(engines[0], "engine-model").render())
             next_ns += period_ns
 
     try:

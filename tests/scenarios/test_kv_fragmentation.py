@@ -49,11 +49,11 @@ def found_with(tmp_path_factory: pytest.TempPathFactory, **settings: object) -> 
 
 @pytest.fixture(scope="module")
 def coarse(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finding, Path]:
-    return found_with(tmp_path_factory, block_size=128, scrapes=50)
+    return found_with(tmp_path_factory, block_size=128, scrapes=45)
 
 
 def test_blocks_of_one_token_leave_nothing_unused(tmp_path: Path) -> None:
-    finding = run(asked(tmp_path, block_size=1, scrapes=80))
+    finding = run(asked(tmp_path, block_size=1, scrapes=55))
     assert finding.valid, finding.why_not
     for mix in ("uniform", "mixed"):
         assert finding.answer[mix]["whole_blocks"] == "little"
@@ -95,7 +95,7 @@ def test_what_the_server_says_agrees_with_whole_blocks(coarse: tuple[Finding, Pa
 
 
 def test_a_server_that_reserves_the_longest_length_is_told_from_whole_blocks(tmp_path: Path) -> None:
-    finding = run(asked(tmp_path, reserve="true", scrapes=50))
+    finding = run(asked(tmp_path, reserve="true", scrapes=45))
     assert finding.valid, finding.why_not
     assert finding.answer["uniform"]["server_holds"] == "more than whole blocks"
     assert (finding.answer["uniform"]["whole_blocks"], finding.answer["uniform"]["server"]) == (

@@ -50,16 +50,16 @@ def test_a_healthy_soak_neither_slows_down_nor_leaks(tmp_path: Path) -> None:
 
 
 def test_steps_that_take_longer_the_more_was_served_are_found_with_their_size(tmp_path: Path) -> None:
-    finding = run(asked(tmp_path, lengths="300", slowdown=0.5, noise=0.02))
+    finding = run(asked(tmp_path, lengths="900", slowdown=0.5, noise=0.01))
     assert finding.valid, finding.why_not
-    assert set(finding.answer["growth"]["300"].values()) == {"grew"}
+    assert set(finding.answer["growth"]["900"].values()) == {"grew"}
     for metric in ("ttft", "tpot"):
-        number = finding.numbers[f"{metric}_growth_300"]
+        number = finding.numbers[f"{metric}_growth_900"]
         assert number.low is not None
-        assert 0.02 < number.low < number.value < number.high < 0.3
-        first, last = (finding.numbers[f"{metric}_{part}_300"].value for part in ("first", "last"))
+        assert 0.02 < number.low < number.value < number.high < 0.5
+        first, last = (finding.numbers[f"{metric}_{part}_900"].value for part in ("first", "last"))
         assert last / first - 1 == pytest.approx(number.value)
-    assert finding.answer["memory"]["300"] == "none"
+    assert finding.answer["memory"]["900"] == "none"
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_a_part_is_a_share_of_the_time_and_holds_only_what_was_answered() -> Non
 
 
 def test_of_soaks_without_a_trend_few_are_told_to_grow_and_a_planted_ratio_lies_in_most_intervals() -> None:
-    rng, inside, told, runs = np.random.default_rng(5), 0, 0, 24
+    rng, inside, told, runs = np.random.default_rng(5), 0, 0, 16
     for number in range(runs):
         drift = np.linspace(0, 0.1, 400) if number % 2 else np.zeros(400)
         parts = [np.exp(0.1 * rng.standard_normal(400) + drift + shift) for shift in (0.0, 0.05)]
@@ -129,7 +129,7 @@ def test_of_soaks_without_a_trend_few_are_told_to_grow_and_a_planted_ratio_lies_
         low, high = found.interval or (1.0, 1.0)
         inside += low <= math.expm1(0.05) <= high
         told += with_verdicts([found])[0].verdict == "worse"
-    assert inside >= 20  # 22.8 expected
+    assert inside >= 13  # 15.2 expected
     assert told <= 1
 
 
