@@ -16,8 +16,10 @@ from loadgen.analysis.kv_blocks import held_blocks, present_at, read_scrapes
 from loadgen.analysis.load import load_run
 from loadgen.collect_kv import KvFile, KvScraper, kv_of_page
 from loadgen.errors import UsageError
+from loadgen.record import Outcome
 from scenarios.finding import Finding
-from scenarios.kv_fragmentation import KV_FRAGMENTATION, judge, run
+from scenarios.kv_finding import judge
+from scenarios.kv_fragmentation import KV_FRAGMENTATION, run
 from scenarios.scenario import Context
 from scenarios.sending import Sent
 from tests.loadgen.analysis.run_builder import MS, T0_NS, RunBuilder, request
@@ -197,6 +199,15 @@ def test_blocks_that_others_hold_and_prompts_from_the_cache_are_said(tmp_path: P
     assert any("64.0% of the prompt tokens came from the prefix cache" in note for note in finding.notes)
     only = judge({"uniform": sent["uniform"]}, tmp_path, context.settings)
     assert "interrupted before the mixed lengths were sent" in only.why_not
+
+
+def test_without_an_answer_nothing_is_a_number_and_the_finding_is_not_valid(tmp_path: Path) -> None:
+    sent = recorded(tmp_path, [(150.0, page(11))], outcome=Outcome.STATUS_ERROR)
+    finding = judge(sent, tmp_path, asked(tmp_path, virtual="false").settings)
+    assert "mixed: no request was answered" in finding.why_not
+    number = finding.numbers["unused_whole_blocks_mixed"]
+    assert (number.value, number.why) == (None, "no requests to compare")
+    assert "nan" not in finding.in_words
 
 
 def test_settings_that_cannot_be_are_refused_before_anything_is_written(tmp_path: Path) -> None:
