@@ -234,17 +234,20 @@ def notes_of(mix: Mix) -> list[str]:
     return found
 
 
+HELD = {
+    "unused_held": "of what the server says it holds",
+    "unused_whole_blocks": "of whole blocks",
+    "unused_reserved": "of a reservation of the longest request",
+}
+
+
 def in_words(name: str, answer: Json, estimates: Mapping[str, Estimate]) -> str:
     """One mix in a sentence or two."""
-    said = [
-        f"{key.replace('unused_', '').replace('_', ' ')} {_span(estimates[key])}"
-        for key in ("unused_held", "unused_whole_blocks", "unused_reserved")
-        if key in estimates
-    ]
-    words = f"{name}: unused of what is held: {'; '.join(said)}."
+    said = [f"{_span(estimates[key])} {held}" for key, held in HELD.items() if key in estimates]
+    words = f"{name}: unused are {', '.join(said)}."
     if "held_over_whole_blocks" not in estimates:
         return f"{words} The server does not say what it holds."
-    return f"{words} The server holds: {answer['server_holds']} (unused: {answer['server']})."
+    return f"{words} The server holds: {answer['server_holds']}; unused of it: {answer['server']}."
 
 
 def _span(one: Estimate) -> str:
