@@ -184,5 +184,6 @@ PREFIX_REUSE = Scenario(
     endpoints={ENDPOINT: "the endpoint to ask"},
     settings=SETTINGS,
     run=run,
+    simulators={ENDPOINT: ("--enable-prompt-tokens-details",)},
     needs_endpoints=lambda settings: not settings["virtual"],
 )

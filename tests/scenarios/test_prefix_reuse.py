@@ -26,7 +26,7 @@ def test_a_prefix_cache_serves_the_planned_reuse_and_a_hit_is_sooner(tmp_path):
 
 
 def test_without_a_prefix_cache_the_planned_reuse_is_not_served(tmp_path):
-    finding = asked(tmp_path, prefix_caching="false")
+    finding = asked(tmp_path, shares="0.5", prefix_caching="false")
     half = finding.answer["share=0.5"]
     assert half["planned"] == pytest.approx(0.5 * 399 / 400)
     assert (half["achieved"], half["hits"], half["verdict"]) == (0, 0, "not served")
