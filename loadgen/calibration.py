@@ -1,10 +1,10 @@
 """What this machine can honestly generate: measured against an own server on loopback, kept for later runs.
 
 The cost of a worker is taken as ``cpu = requests · request_us + chunks · chunk_us``: `request_us` from answers of one
-chunk; `chunk_us` first from a closed loop of more streams than one core can read, where chunks arrive in heaps and so
-seem dear, then from a Poisson run at 75 % of what that allows. Capacity is what fills one core. At 25, 50 and 75 % of
-it Poisson runs show how far chunk instants and sends are off. Whole workers are measured, as ``loadgen run`` starts
-them: records written, answers read.
+chunk; `chunk_us` from a Poisson run that takes about half a core, the most that a worker should be given: below that
+a chunk costs more, above it less, since a worker that is busy reads many at a time. Capacity is what would fill one
+core at that price. At 25, 50 and 75 % of it Poisson runs show how far chunk instants and sends are off. Whole workers
+are measured, as ``loadgen run`` starts them: records written, answers read.
 """
 
 from __future__ import annotations
@@ -31,14 +31,18 @@ from loadgen import __version__
 from loadgen.errors import LoadgenError
 from loadgen.rundir import host_facts
 
-FORMAT, VERSION = "loadgen.calibration", 1
-STREAMS, TOKENS, ITL_US = 500, 64, 5_000
+FORMAT, VERSION = "loadgen.calibration", 2
+"""2: a chunk costs what it costs at half a core; what was kept before is measured anew."""
+TOKENS, ITL_US = 64, 5_000
+FIRST_CHUNKS_PER_S = 20_000.0
+"""Of the run that shows roughly what a chunk costs here."""
 REQUEST_STREAMS = 64
 SHARES = (0.25, 0.5, 0.75)
 SAFE_SHARE = 0.5
 """Of a core: beyond it a worker's own lateness grows."""
 
 FULL = 0.9
+"""Of a core: our own server, so busy, was what gave out."""
 LIMIT_S = 120.0
 Json = dict[str, Any]
 
@@ -263,37 +267,34 @@ def calibrate(seconds: float = 4.0, say: Callable[[str], None] = lambda text: No
     paced = ("--output-len", TOKENS, "--header", f"x-blast-itl-us={ITL_US}", "--usage", "final")
     with blast_server() as url:
 
-        def poisson(share: float, chunks_per_s: float) -> Stage:
-            say(f"a Poisson run at {share:.0%} of {chunks_per_s:,.0f} chunks/s")
-            rate = f"{share * chunks_per_s / TOKENS:.1f}"
+        def poisson(chunks_per_s: float) -> Stage:
+            say(f"a Poisson run of {chunks_per_s:,.0f} chunks/s")
+            rate = f"{chunks_per_s / TOKENS:.1f}"
             return run_stage(
                 url, "--arrival", "poisson", "--request-rate", rate, "--duration", f"{seconds}s", *paced
             )
 
-        say(f"a closed loop of {STREAMS} streams")
-        full = run_stage(url, "--concurrency", STREAMS, "--duration", f"{seconds}s", *paced)
         say(f"a closed loop of {REQUEST_STREAMS} requests of one chunk")
         short = ("--output-len", 1, "--usage", "final")
         small = run_stage(url, "--concurrency", REQUEST_STREAMS, "--duration", f"{seconds}s", *short)
-        small_cpu_s, small_s, _, small_requests = costs(small)
+        small_cpu_s, _, _, small_requests = costs(small)
         if not small_requests:
             raise LoadgenError("the calibration's runs got no answers")
         request_us = small_cpu_s / small_requests * 1e6
-        rough_us = chunk_cost_us(full, request_us)
-        open_us = chunk_cost_us(poisson(SHARES[-1], capacity(rough_us, request_us)), request_us)
-        chunk_us = min(rough_us, open_us)
-        cpu_s, span_s, *_ = costs(full)
+        rough_us = chunk_cost_us(poisson(FIRST_CHUNKS_PER_S), request_us)
+        half = poisson(SAFE_SHARE * capacity(rough_us, request_us))
+        chunk_us = chunk_cost_us(half, request_us)
         found = Calibration(
             host=host_key(),
             chunk_us=round(chunk_us, 3),
             request_us=round(request_us, 3),
             chunks_per_s=round(capacity(chunk_us, request_us), 1),
             requests_per_s=round(1e6 / request_us, 1),
-            limited_by=_limit(full, cpu_s / span_s, small, small_cpu_s / small_s),
+            limited_by="server" if max(half.server_busy, small.server_busy) > FULL else "client",
             measured_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         )
         for share in SHARES:
-            found.accuracy.append(accuracy_of(poisson(share, found.chunks_per_s), share))
+            found.accuracy.append(accuracy_of(poisson(share * found.chunks_per_s), share))
     return found
 
 
@@ -308,9 +309,3 @@ def chunk_cost_us(stage: Stage, request_us: float) -> float:
 def capacity(chunk_us: float, request_us: float) -> float:
     """Chunks a second, of answers of `TOKENS` chunks, that fill one core."""
     return 1e6 / (chunk_us + request_us / TOKENS)
-
-
-def _limit(full: Stage, full_busy: float, small: Stage, small_busy: float) -> str:
-    """Who gave out first. What a core can do is computed from CPU time, so that it holds either way, if less surely."""
-    starved = min(full_busy, small_busy) < FULL
-    return "server" if starved and max(full.server_busy, small.server_busy) > FULL / 2 else "client"

@@ -29,6 +29,7 @@ from loadgen.net.pool import Sender
 from loadgen.net.stamps import StampClock, open_stamped_socket
 from loadgen.net.timer import LoopTimer, lower_timer_slack
 from loadgen.prompts import RenderedAhead, Request
+from loadgen.quiet import COLLECTOR
 from loadgen.record import Outcome, Record
 from loadgen.retrying import NO_RETRIES, Retrier, RetryRule
 from loadgen.schedule import ScheduleRow
@@ -112,9 +113,7 @@ class Engine:
         lower_timer_slack()
         self._pool.open_ahead(self.options.open_ahead)
         self._render_first_rows()
-        gc.collect()
-        gc.freeze()
-        gc.disable()
+        COLLECTOR.hold()
 
     def run(self, t0_ns: int) -> None:
         """Send every row at its instant and wait for the answers. *t0_ns*: the schedule's instant 0."""
@@ -147,8 +146,7 @@ class Engine:
             timer.close()
         self._pool.close()
         self._stamped.close()
-        gc.enable()
-        gc.unfreeze()
+        COLLECTOR.release()
         self.spool.close(self.end_reason, now_ns())
 
     def interrupt(self, name: str, reason: str) -> None:

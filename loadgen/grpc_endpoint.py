@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadgen import __version__
@@ -35,6 +36,8 @@ class GrpcEndpoint:
     client: GrpcClient
     writer: Writer
     pool: Http2Pool
+    rewrite: Callable[[str], Writer]
+    """The same requests with another key."""
 
 
 def metadata(plan: Plan, key: str | None) -> list[Field]:
@@ -117,12 +120,20 @@ def open_grpc(
     if words is None and service.counts_prompts and plan.prompt_in == "body":
         _calibrate(prober, service, facts)
     prompts = PromptWriter(salt, facts.overhead, words)
-    writer: Writer = _writer(plan, service, target, own, prompts)
-    if plan.classes:
-        writer = ClassWriter(writer, _class_writers(plan, dialect, prober, target, own, prompts))
+    by_class = _class_services(plan, dialect, prober)
+
+    def written_with(key: str | None) -> Writer:
+        own = metadata(plan, key)
+        writer = _writer(plan, service, target, own, prompts)
+        told = {
+            name: _writer(asked, opened, target, [*own, *also], prompts)
+            for name, (asked, opened, also) in by_class.items()
+        }
+        return ClassWriter(writer, told) if told else writer
+
     client = GrpcClient(service.read, service.must_end, plan.max_message_bytes)
     pool = Http2Pool(target, stamps, plan.streams_per_connection, plan.reuse)
-    return GrpcEndpoint(facts, client, writer, pool)
+    return GrpcEndpoint(facts, client, written_with(key), pool, written_with)
 
 
 def _writer(
@@ -135,16 +146,11 @@ def _writer(
     return GrpcWriter(fields, service.encode, prompts, parts=parts_of(plan), compressed=compressed)
 
 
-def _class_writers(
-    plan: Plan,
-    dialect: GrpcDialect,
-    prober: GrpcProber,
-    target: Target,
-    own: list[Field],
-    prompts: PromptWriter,
-) -> dict[str, Writer]:
-    """A writer a class: its headers as metadata, its body fields as ``--extra-body``, its model."""
-    found: dict[str, Writer] = {}
+def _class_services(
+    plan: Plan, dialect: GrpcDialect, prober: GrpcProber
+) -> dict[str, tuple[Plan, Service, list[Field]]]:
+    """Of each class its plan, its service and its metadata: its body fields are ``--extra-body``, its model its own."""
+    found: dict[str, tuple[Plan, Service, list[Field]]] = {}
     for name, told in told_to(plan).items():
         update = {"extra_body": {**plan.extra_body, **told.body}, "model": told.model or plan.model}
         asked = plan.model_copy(update=update)
@@ -152,7 +158,7 @@ def _class_writers(
             (key.lower().encode(), value.encode("latin-1", errors="replace"))
             for key, value in told.headers.items()
         ]
-        found[name] = _writer(asked, dialect.opened(asked, prober), target, [*own, *also], prompts)
+        found[name] = (asked, dialect.opened(asked, prober), also)
     return found
 
 

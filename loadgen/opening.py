@@ -149,9 +149,13 @@ class Asked:
     talk: Conversations | None = None
     told: dict[str, Any] = field(default_factory=dict)
     rewrite: Callable[[str], Writer] | None = None
-    """The same requests with another key; None: the key stays as it was (gRPC)."""
+    """The same requests with another key; None: the key stays as it was."""
     count: Count | None = None
     """Counts an answer's tokens, where the endpoint states no usage but can count."""
+
+    def rewritten(self, key: str) -> Writer:
+        """The writer with another key, where it can have one."""
+        return self.writer if self.rewrite is None else self.rewrite(key)
 
 
 Known = dict[str, EndpointFacts]
@@ -178,7 +182,7 @@ def open_endpoint(plan: Plan, by: Opening) -> Asked:
     target = resolve_target(plan.base_url, tls)
     if isinstance(dialect, GrpcDialect):
         found = open_grpc(plan, dialect, target, by.stamps, by.key, by.salt)
-        return Asked(found.facts, found.client, found.writer, found.pool)
+        return Asked(found.facts, found.client, found.writer, found.pool, rewrite=found.rewrite)
     headers = request_headers(plan, by.key)
     facts = _facts(plan, target, headers, by.known)
     prompts = PromptWriter(by.salt, facts.overhead)
@@ -225,6 +229,7 @@ def open_endpoints(targets: list[TargetPlan], by: Opening) -> Asked:
         MixedWriter({name: one.writer for name, one in asked.items()}),
         MixedSender({name: one.pool for name, one in asked.items()}, shares),
         told=told,
+        rewrite=lambda key: MixedWriter({name: one.rewritten(key) for name, one in asked.items()}),
     )
 
 

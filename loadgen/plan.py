@@ -158,7 +158,9 @@ class Plan(BaseModel):
     num_requests: int | None = _option(None, "so many requests", "--num-prompts", group=SYNTH, ge=1)
     duration: Duration | None = _option(None, "requests due within this time", group=SYNTH)
     profile: str | None = _option(
-        None, "rate over time: ramp:1:4:600, steps:0=1,60=3, sinusoid:0.5:3600, trace:FILE:60s", group=SYNTH
+        None,
+        "what multiplies the rate over time: ramp:1:4:600, steps:0=1,60=3, sinusoid:0.5:3600, trace:FILE:60s",
+        group=SYNTH,
     )
     input_len: Length | None = _option(
         None, "prompt tokens: 512 (the default) or a model, as lognormal:1000:1.5", "--isl", group=SYNTH

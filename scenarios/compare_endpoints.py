@@ -14,7 +14,7 @@ from loadgen.errors import ExitCode, UsageError
 from loadgen.report.comparison import compare_runs
 from scenarios.finding import Finding, Number
 from scenarios.scenario import Context, Scenario, Setting
-from scenarios.searching import MODEL_SETTINGS, TARGET_SETTINGS, preset_engine
+from scenarios.searching import MODEL_SETTINGS, TARGET_SETTINGS, modelled_plan, preset_engine
 from scenarios.sending import send
 
 Json = dict[str, Any]
@@ -77,14 +77,12 @@ def _presets(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _simulate(context: Context, name: str, options: Json) -> tuple[Path, Json]:
-    from loadgen.plan import build_plan
     from loadgen.simulator.virtual_run import virtual_run
     from loadgen.simulator.whatif import Fleet
 
     settings = context.settings
-    plan = build_plan({n: v for n, v in options.items() if v is not None and n != "plan"})
     config = preset_engine(settings[f"preset_{name}"], settings["noise"], NAMES.index(name))
-    return virtual_run(plan, config, Fleet(), context.out / name)
+    return virtual_run(modelled_plan(options), config, Fleet(), context.out / name)
 
 
 def judge(directories: Sequence[Path], summaries: Sequence[Json], codes: Sequence[int]) -> Finding:

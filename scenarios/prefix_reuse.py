@@ -16,19 +16,17 @@ from loadgen.analysis.intervals import TooFew, quantile_interval, series
 from loadgen.analysis.load import load_run
 from loadgen.analysis.rows import Rows
 from loadgen.errors import UsageError
-from loadgen.plan import build_plan
 from loadgen.prompt_reuse import ReuseCount
 from loadgen.record import Outcome
 from loadgen.workload import schedule_of
 from scenarios.finding import Finding, Number
 from scenarios.scenario import Context, Scenario, Setting
-from scenarios.searching import MODEL_SETTINGS, TARGET_SETTINGS, preset_engine
+from scenarios.searching import MODEL_SETTINGS, TARGET_SETTINGS, modelled_plan, preset_engine
 from scenarios.sending import Sent, send
 
 Json = dict[str, Any]
 ENDPOINT = "a"
 BLOCK = 16
-TARGET = {name: setting for name, setting in TARGET_SETTINGS.items() if name != "plan"}
 KEPT, LOST = 0.9, 0.1
 """Achieved over planned from which the plan counts as served, and below which as not."""
 NOT_SAID = "the server's usage names no cached tokens"
@@ -42,7 +40,7 @@ SETTINGS: dict[str, Setting] = {
     "preset": Setting(str, "h100:llama-3.1-8b", "virtual: GPU:MODEL[:PRECISION]"),
     "prefix_caching": Setting(bool, True, "virtual: whether the engine model has a prefix cache"),
     **MODEL_SETTINGS,
-    **TARGET,
+    **TARGET_SETTINGS,
 }
 
 
@@ -74,7 +72,7 @@ def shares_of(text: str) -> list[float]:
 
 def options_of(settings: Mapping[str, Any], share: float) -> Json:
     """The options of ``loadgen run``: one prefix for all, in whole blocks of 16 tokens."""
-    names = ("num_requests", "request_rate", "input_len", "output_len", *TARGET)
+    names = ("num_requests", "request_rate", "input_len", "output_len", *TARGET_SETTINGS)
     tree = f"1x{round(share * settings['input_len'] / BLOCK)}:{BLOCK}"
     return {name: settings[name] for name in names} | {"arrival": "poisson", "prefix_tree": tree}
 
@@ -82,7 +80,7 @@ def options_of(settings: Mapping[str, Any], share: float) -> Json:
 def planned(options: Mapping[str, Any]) -> float:
     """Share of the plan's input tokens that an infinite cache would know."""
     count = ReuseCount()
-    for row in schedule_of(build_plan({n: v for n, v in options.items() if v is not None})).rows():
+    for row in schedule_of(modelled_plan(options)).rows():
         count.take(row)
     return count.result().shared_prefix_ratio
 
@@ -94,8 +92,7 @@ def _simulated(context: Context, options: Json, name: str) -> Sent:
     settings = context.settings
     engine = preset_engine(settings["preset"], settings["noise"], options["seed"])
     engine = replace(engine, prefix_caching=settings["prefix_caching"], block_size=BLOCK)
-    plan = build_plan({n: v for n, v in options.items() if v is not None})
-    where, summary = virtual_run(plan, engine, Fleet(), context.out / name)
+    where, summary = virtual_run(modelled_plan(options), engine, Fleet(), context.out / name)
     return Sent(where, 130 if summary["interrupted"] else 0, summary)
 
 

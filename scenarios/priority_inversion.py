@@ -17,6 +17,7 @@ from loadgen.errors import ExitCode, UsageError
 from scenarios.finding import Finding
 from scenarios.priority_finding import HIGH, LOW, judge
 from scenarios.scenario import Context, Scenario, Setting
+from scenarios.searching import modelled_plan
 from scenarios.sending import send
 
 A, B = "a", "b"
@@ -127,20 +128,13 @@ def _switch(context: Context, command: str) -> None:
 
 
 def _simulate(context: Context, policy: str) -> Path:
-    from loadgen.plan import build_plan
     from loadgen.simulator.config import EngineConfig
     from loadgen.simulator.virtual_run import virtual_run
     from loadgen.simulator.whatif import Fleet
 
     settings = context.settings
-    options = {
-        name: value for name, value in load_options(settings).items() if value is not None and name != "plan"
-    }
-    plan = build_plan(
-        {**options, "classes": options.pop("class")}, Path(settings["plan"]) if settings["plan"] else None
-    )
     config = EngineConfig(policy=policy, max_num_seqs=settings["max_num_seqs"], seed=settings["seed"])
-    return virtual_run(plan, config, Fleet(), context.out / policy)[0]
+    return virtual_run(modelled_plan(load_options(settings)), config, Fleet(), context.out / policy)[0]
 
 
 PRIORITY_INVERSION = Scenario(

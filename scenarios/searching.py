@@ -11,7 +11,7 @@ from loadgen.analysis.promises import check_objectives
 from loadgen.axes import AXES, parse_range, probe_changes
 from loadgen.errors import UsageError
 from loadgen.evidence import Question
-from loadgen.plan import build_plan
+from loadgen.plan import Plan, build_plan
 from loadgen.probing import Prober, Promises, Run
 from loadgen.quantity import NS_PER_S, parse_duration_ns
 from loadgen.searching import conduct
@@ -122,10 +122,20 @@ def _simulate(load: Load, settle_s: float) -> Run:
 
     def make(value: float, seconds: float, number: int, directory: Path) -> Json:
         options = _options(load, value, seconds, settle_s) | {"seed": number}
-        plan = build_plan({n: v for n, v in options.items() if v is not None and n != "plan"})
-        return virtual_run(plan, replace(engine, seed=number), Fleet(), directory)[1]
+        return virtual_run(modelled_plan(options), replace(engine, seed=number), Fleet(), directory)[1]
 
     return make
+
+
+def modelled_plan(options: Mapping[str, Any]) -> Plan:
+    """What `send` would ask of `loadgen run`, as a plan for the engine model: *options* over the file that ``plan``
+    names; None and False: not given. Raises UsageError.
+    """
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    file = given.pop("plan", None)
+    if "class" in given:
+        given["classes"] = given.pop("class")
+    return build_plan(given, Path(file) if file else None)
 
 
 def _options(load: Load, value: float, seconds: float, settle_s: float) -> Json:

@@ -92,9 +92,7 @@ class Series:
     @cached_property
     def rank_time(self) -> float:
         """Autocorrelation time of the requests' ranks."""
-        ranks = np.empty(len(self.by_request))
-        ranks[self._order] = np.arange(len(ranks))
-        return autocorrelation_time(ranks)
+        return autocorrelation_time(shared_ranks(self.by_request, self._order))
 
     @cached_property
     def times_beyond(self) -> dict[float, float]:
@@ -142,6 +140,22 @@ def quantile_time(data: Series, q: float) -> float:
     A rare tail cannot tell its own dependence, so that beyond p90 (below p10) that level's counts as well.
     """
     return max(data.rank_time, data.time_beyond(q), data.time_beyond(min(max(q, 0.1), 0.9)))
+
+
+def shared_ranks(values: Floats, order: Ints | None = None) -> Floats:
+    """Each value's rank, from 0; equal values share the middle one: in due order they would be a trend.
+
+    *order*: the places of the values, ascending, where they are known.
+    """
+    order = np.argsort(values) if order is None else order
+    ordered = values[order]
+    begins = (
+        np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(values) else np.zeros(0, np.int64)
+    )
+    counts = np.diff(np.r_[begins, len(values)])
+    ranks = np.empty(len(values))
+    ranks[order] = np.repeat(begins + (counts - 1) / 2, counts)
+    return ranks
 
 
 def resampled_quantile(data: Series, blocks: Ints, q: float, drawn: Floats) -> Floats:

@@ -25,7 +25,7 @@ from functools import cached_property
 
 import numpy as np
 
-from loadgen.analysis.intervals import Z, autocorrelation_time, upper_bound
+from loadgen.analysis.intervals import Z, autocorrelation_time, shared_ranks, upper_bound
 from loadgen.analysis.rows import Floats, Ints
 
 BLOCK_TIMES = 5
@@ -84,11 +84,8 @@ def tally_weighted(latency: Floats, broken: Floats, carried: tuple[Ints, Floats]
 
 def _tau(latency: Floats, broken: Floats) -> float:
     """Autocorrelation time of being broken, and of what leads there: ranks, and lying in the slowest tenth."""
-    _, place, count = np.unique(latency, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(count) - count / 2)[
-        place
-    ]  # equal latencies share a rank: in due order they would be a trend
-    slowest = ranks > 0.9 * len(latency)
+    ranks = shared_ranks(latency)
+    slowest = ranks >= 0.9 * len(latency)
     return max(autocorrelation_time(x) for x in (ranks, slowest, broken))
 
 

@@ -136,8 +136,8 @@ def _run(scenario: Scenario, args: argparse.Namespace) -> int:
         finding = scenario.run(context)
     about = {
         "scenario": scenario.name, "experiment": scenario.experiment, "question": scenario.question,
-        "endpoints": endpoints, "simulated": bool(missing) or not asks, "simulated_endpoints": sorted(missing),
-        "settings": settings,
+        "endpoints": endpoints, "simulated": bool(missing) or (not asks and scenario.models_alone),
+        "simulated_endpoints": sorted(missing), "settings": settings,
     }  # fmt: skip
     content = finding_to_json(finding, about)
     if missing:

@@ -7,8 +7,8 @@ each further content chunk, one number or a list (its last entry repeats). ``tok
 ``reasoning``/``tool_call``: so many leading content chunks carry reasoning or tool-call deltas. ``empty``:
 content chunks whose text is "". ``usage``: ``asked`` (own chunk when the request asked for it),
 ``in_finish`` (inside the finish chunk), ``none``. ``finish``: ``last`` (on the last content chunk, as
-vLLM), ``own`` (a chunk of its own), ``none``. ``queue_ms``: the queue time that the usage chunk states, in
-vLLM's ``metrics`` object. ``faults``: names of `faults.FAULTS`, or objects ``{"name":
+vLLM), ``own`` (a chunk of its own), ``none``. ``queue_ms``: the queue time that the usage states, in vLLM's
+``metrics`` object. ``faults``: names of `faults.FAULTS`, or objects ``{"name":
 …, arguments}``.
 """
 
@@ -166,17 +166,22 @@ def stream_answer(
         use = usage(n_input, done) if continuous or script.usage == "in_finish" else None
         events.append(Event(last, dialect.chunk({} if dialect.chat else "", script.finish_reason, use)))
     if include and script.usage == "asked":
-        extra = None if script.queue_ms is None else {"metrics": {"queue_time_ms": script.queue_ms}}
-        events.append(Event(last, dialect.usage_chunk(usage(n_input, done), extra)))
+        events.append(Event(last, dialect.usage_chunk(usage(n_input, done), stated_metrics(script))))
     events.append(Event(last, "[DONE]"))
     return answer
+
+
+def stated_metrics(script: Script) -> dict[str, Any] | None:
+    """The ``metrics`` object beside the usage, where the script has one."""
+    return None if script.queue_ms is None else {"metrics": {"queue_time_ms": script.queue_ms}}
 
 
 def whole_answer(script: Script, dialect: Dialect, n_input: int, tokens: int) -> Answer:
     """The scripted answer to a request that asked for no stream: one body at the last token's instant."""
     offsets = chunk_offsets_ns(script, len(chunk_sizes(tokens, script.tokens_per_chunk)))
     when = offsets[-1] if offsets else round(script.first_ms * NS_PER_MS)
-    body = dialect.whole(text_of(0, tokens), script.finish_reason, usage(n_input, tokens))
+    use = usage(n_input, tokens)
+    body = dialect.whole(text_of(0, tokens), script.finish_reason, use, stated_metrics(script))
     headers = [("content-type", "application/json")]
     return Answer(head_ns=when, headers=headers, body=body, body_ns=when, framing="length")
 

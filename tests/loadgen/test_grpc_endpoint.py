@@ -93,6 +93,19 @@ def test_a_request_carries_its_ids_its_deadline_the_key_and_the_users_headers() 
     assert (len(request.text.split()), request.sampling_params.min_tokens) == (50, 8)
 
 
+def test_another_key_goes_into_the_requests_of_every_class_and_asks_nobody_again() -> None:
+    classes = ["gold:header=x-tier=1,share=0.5", "free:share=0.5"]
+    found, server = opened(VLLM, classes=classes, arrival="poisson", request_rate=1, num_requests=1)
+    asked = len(server.lines)
+    writer = found.rewrite("renewed")
+    for name in ("gold", "free", None):
+        fields, message = carried(writer.write(ROW._replace(class_name=name), "r"))
+        before, same = carried(found.writer.write(ROW._replace(class_name=name), "r"))
+        assert fields == {**before, "authorization": "Bearer renewed"}
+        assert message == same
+    assert len(server.lines) == asked
+
+
 @pytest.mark.parametrize(("prompt_in", "parts"), [("metadata", 1), ("split-metadata", 5)])
 def test_a_prompt_in_metadata_is_there_whole_and_the_message_has_none(prompt_in: str, parts: int) -> None:
     whole, _ = opened(VLLM)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from loadgen.errors import ExitCode, UsageError
 from scenarios import SCENARIOS
 from scenarios.finding import Finding, Number, check_out, finding_to_json, first_of, write_finding
-from scenarios.scenario import Setting
+from scenarios.scenario import Context, Setting
+from scenarios.searching import modelled_plan
 
 EVERY = pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda s: s.name)
 
@@ -89,3 +90,32 @@ def test_a_directory_that_is_taken_is_refused(tmp_path, name):
     (tmp_path / name).write_text("{}")
     with pytest.raises(UsageError, match=f"already holds a {name}"):
         check_out(tmp_path)
+
+
+MODELLED = {
+    "priority-inversion": {},
+    "compare-endpoints": {"preset_a": "h100:llama-3.1-8b", "preset_b": "h100:llama-3.1-8b:fp8"},
+    "length-knee": {"preset_a": "h100:llama-3.1-8b", "slo": "ttft@p95=120ms"},
+    "throughput-knee": {"slo": "ttft@p95=120ms"},
+    "trace-bursts": {"trace": "no.csv"},
+    "prefix-reuse": {},
+}
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, s in SCENARIOS.items() if {"virtual", "plan"} <= s.settings.keys()]
+)
+def test_the_engine_model_is_asked_with_the_plan_file_that_was_named(tmp_path, name):
+    texts = {"virtual": "true", "plan": str(tmp_path / "missing.toml"), **MODELLED[name]}
+    context = Context({}, SCENARIOS[name].settings_from(texts), tmp_path / "out")
+    with pytest.raises(UsageError, match=r"cannot read plan .*missing\.toml"):
+        SCENARIOS[name].run(context)
+
+
+def test_a_plan_file_gives_what_the_settings_leave_open(tmp_path):
+    file = tmp_path / "plan.toml"
+    file.write_text('arrival = "gamma"\nburstiness = 0.5\nignore_eos = true\nnum_requests = 7\n')
+    asked = {"plan": str(file), "request_rate": 2.0, "num_requests": 9, "seed": None, "ignore_eos": False}
+    plan = modelled_plan(asked)
+    assert (plan.arrival, plan.burstiness, plan.ignore_eos) == ("gamma", 0.5, True)
+    assert (plan.request_rate, plan.num_requests) == (2.0, 9)

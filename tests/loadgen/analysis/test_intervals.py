@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.signal import lfilter
+from scipy.stats import rankdata
 
 from loadgen.analysis.intervals import (
     Interval,
@@ -14,6 +15,7 @@ from loadgen.analysis.intervals import (
     mean_interval,
     quantile_interval,
     series,
+    shared_ranks,
     upper_bound,
 )
 from loadgen.analysis.steady import find_cut
@@ -30,6 +32,17 @@ def queue(seed, n, load):
 
 def autoregressive(seed, n, phi):
     return lfilter([1], [1, -phi], np.random.default_rng(seed).normal(size=n + 500))[500:]
+
+
+@given(st.lists(st.integers(0, 5), max_size=40))
+def test_ranks_are_those_of_scipy_and_shared_by_equal_values(values):
+    assert shared_ranks(np.array(values, float)).tolist() == (rankdata(values) - 1).tolist()
+
+
+def test_a_server_without_spread_does_not_ask_for_more_requests_than_its_blocks_need():
+    """98 % alike: ranked in due order, these would be one long trend (a time of 386 where 1 is true)."""
+    rare = (np.random.default_rng(1).random(4000) < 0.02).astype(float)
+    assert series(rare).rank_time < 1.3
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.5, 0.9])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from loadgen.simulator.answer import Answer, Write
 from loadgen.simulator.chunks import Dialect
 from loadgen.simulator.faults import FAULTS, FaultError, resolve
-from loadgen.simulator.scripted import Script, ScriptError, parse_script, render, stream_answer
+from loadgen.simulator.scripted import Script, ScriptError, parse_script, render, stream_answer, whole_answer
 
 CHAT = Dialect(True, "x", "m", 1)
 
@@ -154,3 +154,12 @@ def test_a_wrong_script_is_refused_with_its_field(text: str) -> None:
 def test_an_unknown_fault_names_the_choices() -> None:
     with pytest.raises(FaultError, match="stall"):
         resolve(["nothing"])
+
+
+def test_a_stated_queue_time_lies_beside_the_usage_streamed_or_whole() -> None:
+    script = parse_script(b'{"tokens": 2, "queue_ms": 12.5}')
+    events = stream_answer(script, CHAT, 7, 2, (True, False)).events
+    assert orjson.loads(events[-2].data)["metrics"] == {"queue_time_ms": 12.5}
+    whole = whole_answer(script, CHAT, 7, 2).body
+    assert orjson.loads(whole)["metrics"] == {"queue_time_ms": 12.5}
+    assert "metrics" not in orjson.loads(whole_answer(Script(tokens=2), CHAT, 7, 2).body)
