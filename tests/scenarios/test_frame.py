@@ -100,6 +100,7 @@ MODELLED = {
     "trace-bursts": {"trace": "no.csv"},
     "kv-fragmentation": {},
     "long-context": {},
+    "prefix-reuse": {},
 }
 
 
