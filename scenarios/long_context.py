@@ -18,7 +18,7 @@ from loadgen.analysis.compare import Difference, with_verdicts
 from loadgen.analysis.confidence import due_ordered
 from loadgen.analysis.correlate.memory import WATCHED, memory_json
 from loadgen.analysis.correlate.rundirs import capture_run
-from loadgen.analysis.leak import INSUFFICIENT
+from loadgen.analysis.leak import INSUFFICIENT, LEAK, NO_LEAK
 from loadgen.analysis.load import load_run, read_plan
 from loadgen.analysis.metrics import durations_ns
 from loadgen.analysis.soak import CANNOT_TELL, GrowthAt, highest_quantile, parts_of, scaling
@@ -35,7 +35,6 @@ METRICS = ("ttft", "tpot")
 WORDS = {"worse": "grew", "better": "fell", "same": "same", "cannot tell": CANNOT_TELL}
 NO_SAMPLES = "no memory was sampled: name the agent on the server's host, --set sidecar=HOST:PORT"
 MIB = 2.0**20
-ROOM_BYTES = 1e15
 SAMPLE_NS = 1_000_000_000
 
 SETTINGS: dict[str, Setting] = {
@@ -116,14 +115,18 @@ def capped(lengths: list[int], limit: int | None, output: int) -> tuple[list[int
 
 def _simulate(context: Context, name: str, options: Json) -> Sent:
     """The engine model in virtual time, its telemetry in place of a sidecar's samples."""
+    from loadgen.simulator.cost import RooflineCost
+    from loadgen.simulator.telemetry import RESERVED_BYTES
     from loadgen.simulator.virtual_run import virtual_run
     from loadgen.simulator.virtual_samples import VirtualSamples
     from loadgen.simulator.whatif import Fleet
 
     settings = context.settings
     base = preset_engine(settings["preset"], settings["noise"], settings["seed"])
+    assert isinstance(base.cost, RooflineCost)
+    room = base.cost.gpus * base.cost.gpu.memory_bytes - base.cost.weight_bytes - RESERVED_BYTES
     faults = replace(
-        base.faults, leak_bytes_per_prompt_token=settings["leak"], leak_room_bytes=ROOM_BYTES,
+        base.faults, leak_bytes_per_prompt_token=settings["leak"], leak_room_bytes=room,
         slowdown_per_million_tokens=settings["slowdown"],
     )  # fmt: skip
     longest = options["input_len"] + settings["output_len"]
@@ -202,6 +205,9 @@ def judge(
     words = [in_words(soak) for soak in soaks] + [
         f"{metric} with length: {verdict} ({why})." for metric, (verdict, why) in scaled.items()
     ]
+    for n, one in sent.items():
+        lost = one.summary["scheduled"] - one.summary["completed"]
+        notes += (f"{n} tokens: {lost} of {one.summary['scheduled']} requests failed",) if lost else ()
     said = "a slow wave and a trend look alike from within one run"
     return Finding(answer, " ".join(words), numbers, tuple(why_not), (*notes, said),
                    tuple(one.directory.name for one in sent.values()),
@@ -239,9 +245,9 @@ def numbers_of(soak: Soak, metrics: list[str], settings: Mapping[str, Any]) -> d
             at = None if np.isnan(ns) else ns / 1e6
             found[f"{metric}_{part}"] = Number(at, "ms", f"{metric} {p} in the {part} part", why=why)
     if not metrics:
-        found["memory"] = Number(None, "MiB/s", "growth of the server's memory", why=NO_SAMPLES)
+        found["memory_slope"] = Number(None, "MiB/s", "growth of the server's memory", why=NO_SAMPLES)
     for metric in metrics:
-        found[metric] = memory_number(metric, soak.of_metric(metric))
+        found[f"{metric}_slope"] = memory_number(metric, soak.of_metric(metric))
     return found
 
 
@@ -263,10 +269,16 @@ def in_words(soak: Soak) -> str:
         span = d.why if d.interval is None else f"[{d.interval[0]:+.1%}, {d.interval[1]:+.1%}]"
         value = "" if np.isnan(d.change) else f" {d.change:+.1%}"
         parts.append(f"{metric.upper()} {p} {WORDS[d.verdict]}{value} ({span})")
-    memory = "memory not sampled" if soak.memory is None else f"memory: leak {soak.memory['verdict']}"
-    if soak.memory is not None and soak.memory["verdict"] == "leak":
-        memory = "memory leaks"
-    return f"{soak.length} tokens: {'; '.join(parts)}; {memory}."
+    return f"{soak.length} tokens: {'; '.join(parts)}; {_memory_words(soak.memory)}."
+
+
+def _memory_words(memory: Json | None) -> str:
+    """The verdict, and of what leaks how fast."""
+    if memory is None:
+        return "memory not sampled"
+    leaks = [f"{name} {one['words']}" for name, one in memory["series"].items() if one["verdict"] == LEAK]
+    said = {NO_LEAK: "memory does not leak", INSUFFICIENT: "too little to say whether memory leaks"}
+    return "; ".join(leaks) if leaks else said[memory["verdict"]]
 
 
 LONG_CONTEXT = Scenario(

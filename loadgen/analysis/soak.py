@@ -31,6 +31,7 @@ from loadgen.analysis.intervals import (
     series,
     widening,
 )
+from loadgen.analysis.leak import theil_sen, thinned
 from loadgen.analysis.rows import Floats
 
 QUANTILES = {"p99": 0.99, "p95": 0.95, "p90": 0.9, "p50": 0.5}
@@ -88,13 +89,10 @@ def highest_quantile(metric: str, parts: tuple[Floats, Floats], margin: float) -
 
 
 def round_line(values: Floats) -> Floats:
-    """The values' distances from their least-squares line over their places."""
-    if len(values) < 3:
-        return np.asarray(values - float(values.mean()), np.float64)
-    at = np.arange(len(values)) - (len(values) - 1) / 2
-    centred: Floats = values - float(values.mean())
-    slope = float(at @ centred) / float(at @ at)
-    left: Floats = centred - slope * at
+    """The values less Theil-Sen's line over their places: a few far ones (a prompt beside it) do not bend it."""
+    at = np.arange(len(values), dtype=np.float64)
+    slope = theil_sen(*thinned(at, values))
+    left: Floats = values if math.isnan(slope) else values - slope * at
     return left
 
 

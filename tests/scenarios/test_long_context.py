@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.analysis.compare import with_verdicts
+from loadgen.analysis.intervals import series
 from loadgen.analysis.soak import (
     BOTH_WAYS,
     CANNOT_TELL,
@@ -21,6 +22,7 @@ from loadgen.analysis.soak import (
     highest_quantile,
     parts_of,
     quantile_growth,
+    round_line,
     scaling,
 )
 from loadgen.errors import UsageError
@@ -45,7 +47,7 @@ def test_a_healthy_soak_neither_slows_down_nor_leaks(tmp_path: Path) -> None:
     assert finding.valid, finding.why_not
     assert set(finding.answer["growth"]["1200"].values()) == {"same"}
     assert finding.answer["memory"]["1200"] == "none"
-    assert finding.numbers["fb_used_bytes_1200"].value == 0
+    assert finding.numbers["fb_used_bytes_slope_1200"].value == 0
     assert finding.answer["memory_growth_with_length"]["fb_used_bytes"]["verdict"] == CANNOT_TELL
 
 
@@ -72,12 +74,12 @@ def test_a_leak_by_prompt_token_grows_in_proportion_to_the_length_a_request(leak
     assert leaking.valid, leaking.why_not
     assert leaking.answer["memory"] == {"300": "leak", "600": "leak", "1200": "leak"}
     assert leaking.answer["memory_growth_with_length"]["fb_used_bytes"]["verdict"] == IN_PROPORTION
-    assert "memory leaks" in leaking.in_words
+    assert "fb_used_bytes[SIM-0] leaks" in leaking.in_words
 
 
 def test_the_slope_is_what_leaks_with_each_prompt_token(leaking: Finding) -> None:
     for length in (300, 600, 1200):
-        number = leaking.numbers[f"fb_used_bytes_{length}"]
+        number = leaking.numbers[f"fb_used_bytes_slope_{length}"]
         wanted = LEAK * length * RATE / MIB
         assert number.low < number.value < number.high
         assert number.value == pytest.approx(wanted, rel=0.2)  # 250 Poisson arrivals: 6 % each way
@@ -133,6 +135,14 @@ def test_of_soaks_without_a_trend_few_are_told_to_grow_and_a_planted_ratio_lies_
     assert told <= 1
 
 
+def test_a_trend_under_a_few_far_values_is_taken_for_no_dependence() -> None:
+    rng = np.random.default_rng(8)
+    values = 6 + np.linspace(0, 0.1, 240) + 0.02 * rng.standard_normal(240) + 3 * (rng.random(240) < 0.05)
+    assert series(values).rank_time > 3
+    assert series(round_line(values)).rank_time < 1.5
+    assert list(round_line(np.array([2.0]))) == [2.0]
+
+
 def test_the_highest_quantile_that_has_an_interval_is_taken() -> None:
     rng = np.random.default_rng(6)
     for n, possible in ((800, {"p99"}), (250, {"p95", "p90"}), (40, {"p50"})):
@@ -154,7 +164,7 @@ def soaked(tmp_path: Path, slopes: dict[int, float] | None) -> dict[int, Sent]:
                 used = 2e9 + (slopes[length] * at + rng.standard_normal()) * MIB
                 samples.sample(float(at), {"fb_used_bytes": used})
             samples.write()
-        sent[length] = Sent(directory, 0, {"validity": {"reasons": []}})
+        sent[length] = Sent(directory, 0, {"validity": {"reasons": []}, "scheduled": 200, "completed": 199})
     return sent
 
 
@@ -162,17 +172,18 @@ def test_slopes_of_which_the_last_is_too_steep_grow_faster_than_linearly(tmp_pat
     settings = LONG_CONTEXT.settings_from({})
     finding = judge(soaked(tmp_path, {4096: 2.0, 32768: 16.0, 131072: 128.0}), settings)
     assert finding.answer["memory_growth_with_length"]["fb_used_bytes"]["verdict"] == FASTER
-    assert finding.numbers["fb_used_bytes_131072"].value == pytest.approx(128, rel=0.01)
+    assert finding.numbers["fb_used_bytes_slope_131072"].value == pytest.approx(128, rel=0.01)
     assert set(finding.answer["memory"].values()) == {"leak"}
 
 
 def test_without_samples_the_memory_rows_say_why_and_few_requests_are_insufficient(tmp_path: Path) -> None:
     finding = judge(soaked(tmp_path, None), LONG_CONTEXT.settings_from({}), unasked=1)
-    assert finding.numbers["memory_4096"].value is None
-    assert finding.numbers["memory_4096"].why == NO_SAMPLES
+    assert finding.numbers["memory_slope_4096"].value is None
+    assert finding.numbers["memory_slope_4096"].why == NO_SAMPLES
     assert finding.answer["memory"] == {"4096": None, "32768": None, "131072": None}
     assert "insufficient data: 66 of about" in str(finding.numbers["ttft_growth_4096"].why)
     assert finding.answer["growth"]["4096"]["ttft_p50"] == "cannot tell"
+    assert "4096 tokens: 1 of 200 requests failed" in finding.notes
     assert "interrupted: 1 lengths were not asked" in finding.why_not
 
 
