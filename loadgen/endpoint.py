@@ -34,7 +34,10 @@ CONTINUOUS_USAGE_SERVERS = frozenset({"vllm", "sglang"})
 
 @dataclass(slots=True)
 class EndpointFacts:
-    """Kept in plan.json. ``overhead``: tokens that the chat template adds (0 and a note where not measurable)."""
+    """Kept in plan.json. ``overhead``: tokens that the chat template adds (0 and a note where not measurable).
+
+    ``max_model_len``: tokens of a prompt and its answer that the model takes at most, where the listing says so (vLLM).
+    """
 
     model: str
     owned_by: str | None = None
@@ -43,6 +46,7 @@ class EndpointFacts:
     overhead: int = 0
     tokenizes: bool = False
     notes: list[str] = field(default_factory=list)
+    max_model_len: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain types."""
@@ -131,6 +135,8 @@ def probe_endpoint(prober: Prober, plan: Plan, dialect: Dialect) -> EndpointFact
     facts = EndpointFacts(_choose_model(plan, models), models=models)
     owner = entries[0].get("owned_by") if entries else None
     facts.owned_by = owner if isinstance(owner, str) else None
+    limits = [e.get("max_model_len") for e in entries if e.get("id") == facts.model]
+    facts.max_model_len = limits[0] if limits and isinstance(limits[0], int) else None
     if models and facts.model not in models:
         _let_it_refuse(prober, plan, facts, dialect)
     if not _count_by_tokenize(prober, plan, facts, dialect):

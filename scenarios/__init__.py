@@ -4,7 +4,9 @@ from scenarios.benchmark import BENCHMARK
 from scenarios.compare_endpoints import COMPARE_ENDPOINTS
 from scenarios.envoy_payload import ENVOY_PAYLOAD
 from scenarios.gpu_work_per_token import GPU_WORK_PER_TOKEN
+from scenarios.kv_fragmentation import KV_FRAGMENTATION
 from scenarios.length_knee import LENGTH_KNEE
+from scenarios.long_context import LONG_CONTEXT
 from scenarios.prefix_reuse import PREFIX_REUSE
 from scenarios.priority_inversion import PRIORITY_INVERSION
 from scenarios.scenario import Scenario
@@ -21,5 +23,7 @@ SCENARIOS: dict[str, Scenario] = {
     PRIORITY_INVERSION.name: PRIORITY_INVERSION,
     ENVOY_PAYLOAD.name: ENVOY_PAYLOAD,
     GPU_WORK_PER_TOKEN.name: GPU_WORK_PER_TOKEN,
+    KV_FRAGMENTATION.name: KV_FRAGMENTATION,
+    LONG_CONTEXT.name: LONG_CONTEXT,
 }
 """By name. Another question is one more file and one more line here."""

@@ -26,14 +26,16 @@ class Faults:
     ``stalls``: (at, duration): the step under way then takes so much longer. ``crashes``: (at, down):
     everything inside fails and arrivals are refused while down. ``leak_bytes_per_prompt_token`` grows the
     device's memory; when ``leak_room_bytes`` are gone the engine crashes (down for ``restart_s``) and
-    begins anew. ``max_num_queued_reqs`` (vLLM's name and meaning):
-    with so many requests inside, waiting or running, a new one is refused with ``reject_status``.
+    begins anew. ``slowdown_per_million_tokens``: each step takes longer by this share of its time for every
+    million tokens served since the engine's start (a crash changes nothing). ``max_num_queued_reqs`` (vLLM's
+    name and meaning): with so many requests inside, waiting or running, a new one is refused with ``reject_status``.
     """
 
     stalls: tuple[tuple[float, float], ...] = ()
     crashes: tuple[tuple[float, float], ...] = ()
     leak_bytes_per_prompt_token: float = 0.0
     leak_room_bytes: float = 8 * 2.0**30
+    slowdown_per_million_tokens: float = 0.0
     restart_s: float = 10.0
     max_num_queued_reqs: int | None = None
     reject_status: int = 503
@@ -42,7 +44,8 @@ class Faults:
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """One engine. ``num_blocks`` 0: no limit on KV memory. ``noise``: CV of step times. ``intake_ms``: from a
-    request's arrival to the queue (HTTP, tokenizer).
+    request's arrival to the queue (HTTP, tokenizer). ``reserve_max_len``: a running request holds blocks for
+    ``max_model_len`` tokens from its first step on, as engines did before paging.
     """
 
     cost: LinearCost | RooflineCost = field(default_factory=LinearCost)
@@ -51,6 +54,7 @@ class EngineConfig:
     chunked_prefill: bool = True
     long_prefill_tokens: int = 0
     reserve_full_prompt: bool = True
+    reserve_max_len: bool = False
     max_model_len: int = 32_768
     block_size: int = 16
     num_blocks: int = 0

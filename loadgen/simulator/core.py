@@ -45,7 +45,7 @@ class Engine:
         self.counters = Counters()
         self.outages = Outages(config.faults, start_ns)
         self.running: dict[EngineRequest, None] = {}
-        self.decoding = DecodeGroup(config.block_size)
+        self.decoding = DecodeGroup(config.block_size, reserved=config.reserve_max_len)
         self.step_ends_ns: list[int] = []
         self._first_kept = 0
         self._keep_steps = keep_steps
@@ -105,7 +105,7 @@ class Engine:
         if not load.sequences:
             self._stuck()
             return None
-        duration = self.config.cost.step_ns(load) * self._noise.factor()
+        duration = self.config.cost.step_ns(load) * self._noise.factor() * self._slowdown()
         end, is_crash = self.outages.end_of(now_ns, now_ns + max(1, round(duration)))
         self._next += 1
         self.counters.planned(load, self.config.cost.work(load))
@@ -131,6 +131,11 @@ class Engine:
         if self.outages.leak(sum(n for _, n in step.pieces), now):
             return self._crash(step)
         return step
+
+    def _slowdown(self) -> float:
+        """What every step is longer by, once so many tokens were served."""
+        served = self.counters.prefill_tokens + self.counters.generation_tokens
+        return 1 + self.config.faults.slowdown_per_million_tokens * served / 1e6
 
     def token_ns(self, request: EngineRequest) -> list[int]:
         """The instants of the request's tokens; needs ``keep_steps``."""
@@ -202,6 +207,8 @@ class Engine:
         return True
 
     def _blocks_for(self, tokens: int) -> int:
+        if self.config.reserve_max_len:
+            tokens = max(tokens, self.config.max_model_len)
         return -(-tokens // self.config.block_size)
 
     def _take_piece(self, request: EngineRequest, n: int) -> None:

@@ -11,12 +11,13 @@ from loadgen.simulator.request import EngineRequest
 
 
 class DecodeGroup:
-    """All sequences that get one token in each step."""
+    """All sequences that get one token in each step. ``reserved``: they hold all their blocks already."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, *, reserved: bool = False) -> None:
         self.members: dict[EngineRequest, None] = {}
         self.context = 0
         self._block_size = block_size
+        self._reserved = reserved
         self._needs: list[dict[EngineRequest, None]] = [{} for _ in range(block_size)]
         self._ends: dict[int, dict[EngineRequest, None]] = {}
 
@@ -25,7 +26,8 @@ class DecodeGroup:
         request.decode_step = step
         self.members[request] = None
         self.context += request.target + 1
-        self._needs[(step + 1 - request.target) % self._block_size][request] = None
+        if not self._reserved:
+            self._needs[(step + 1 - request.target) % self._block_size][request] = None
         last = step + request.n_output - request.produced
         self._ends.setdefault(last, {})[request] = None
 
@@ -43,11 +45,12 @@ class DecodeGroup:
             if not ends:
                 del self._ends[last]
         del self.members[request]
-        del self._needs[(step + 1 - request.target) % self._block_size][request]
         self.context -= request.target + 1 + done - step
         request.computed = request.target + done - step
         request.produced += done - step
-        request.blocks = -(-(request.target + max(0, allocated - step)) // self._block_size)
+        if not self._reserved:
+            del self._needs[(step + 1 - request.target) % self._block_size][request]
+            request.blocks = -(-(request.target + max(0, allocated - step)) // self._block_size)
         request.decode_step = None
 
     def needing(self, step: int) -> int:

@@ -61,6 +61,10 @@ def _add_scheduler_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--num-blocks", type=int, metavar="N", help="KV blocks; 0: no limit (default; a preset's fit)"
     )
+    group.add_argument(
+        "--reserve-max-len", action="store_true", default=None,
+        help="hold blocks for --max-model-len tokens from the start, as before paging",
+    )  # fmt: skip
     group.add_argument("--no-prefix-caching", action="store_false", default=None, dest="prefix_caching")
 
 
@@ -72,6 +76,12 @@ def _add_fault_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--leak-bytes-per-prompt-token", type=float, metavar="B")
     group.add_argument(
         "--leak-room-bytes", type=float, metavar="B", help="what may leak until it dies (8 GiB)"
+    )
+    group.add_argument(
+        "--slowdown-per-million-tokens",
+        type=float,
+        metavar="SHARE",
+        help="each step longer, as tokens are served",
     )
     group.add_argument("--max-num-queued-reqs", type=int, metavar="N", help="refuse when so many are inside")
     group.add_argument("--reject-status", type=int, choices=(429, 503), help="of a refusal (default 503)")
@@ -86,6 +96,7 @@ SCHEDULER = (
     "chunked_prefill",
     "block_size",
     "num_blocks",
+    "reserve_max_len",
     "prefix_caching",
     "intake_ms",
     "noise",
@@ -141,7 +152,14 @@ def _preset(args: argparse.Namespace, changes: dict[str, Any]) -> dict[str, Any]
 
 def _faults(args: argparse.Namespace, base: Faults) -> Faults:
     changes: dict[str, Any] = _given(
-        args, ("leak_bytes_per_prompt_token", "leak_room_bytes", "max_num_queued_reqs", "reject_status")
+        args,
+        (
+            "leak_bytes_per_prompt_token",
+            "leak_room_bytes",
+            "slowdown_per_million_tokens",
+            "max_num_queued_reqs",
+            "reject_status",
+        ),
     )
     for name in ("stall", "crash"):
         if getattr(args, name):

@@ -24,7 +24,7 @@ from loadgen.retrying import chance_of, rule_of
 from loadgen.rundir import host_facts, new_run_directory, versions, write_plan
 from loadgen.schedule import Survey
 from loadgen.simulator.config import EngineConfig, config_to_json
-from loadgen.simulator.whatif import Fleet, simulate_rows
+from loadgen.simulator.whatif import Fleet, Probe, simulate_rows
 from loadgen.workload import schedule_of
 
 BATCH = 1024
@@ -50,8 +50,10 @@ def virtual_run(
     fleet: Fleet,
     directory: Path | None,
     watch: Callable[[Iterator[Record]], Iterator[Record]] = iter,
+    probe: Probe | None = None,
 ) -> tuple[Path, dict[str, Any]]:
-    """Simulate the plan and report; (run directory, summary). *watch* is handed the records as they end.
+    """Simulate the plan and report; (run directory, summary). *watch* is handed the records as they end,
+    *probe* the engines.
 
     Of *fleet* only the replicas and the routing count: caps and slots are the plan's. Ctrl-C ends the simulation
     and reports what there is, marked interrupted. Raises UsageError or TraceError before anything is written.
@@ -87,7 +89,7 @@ def virtual_run(
     write_plan(where, content)
     header = {"worker": WORKER, "run_id": run_id, "digest": content["digest"], "pid": os.getpid()}
     header |= {"t0_ns": T0_NS, "anchor": anchor, "simulated": True}
-    records = simulate_rows(schedule.rows(), config, fleet, start_ns=T0_NS)
+    records = simulate_rows(schedule.rows(), config, fleet, start_ns=T0_NS, probe=probe)
     write_records(where / f"records-{WORKER}.jsonl", header, watch(records))
     return where, write_reports(where)
 

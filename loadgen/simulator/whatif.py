@@ -37,6 +37,8 @@ queued; its client leaves.
 """
 RETRY_AFTER_NS = 1_000_000_000
 """What the built-in endpoint says with a refusal."""
+Probe = Callable[[int, list[Engine]], None]
+"""Called with an instant (ns) before anything happens at it: the engines are as they were since the call before."""
 KEEP_STEPS = 1 << 18
 FORGET_EVERY = 4096
 
@@ -81,14 +83,19 @@ ROUTING = {"round-robin": _round_robin, "least-loaded": _least_loaded}
 
 
 def simulate_rows(
-    rows: Iterable[Any], config: EngineConfig, fleet: Fleet | None = None, *, start_ns: int = 0
+    rows: Iterable[Any],
+    config: EngineConfig,
+    fleet: Fleet | None = None,
+    *,
+    start_ns: int = 0,
+    probe: Probe | None = None,
 ) -> Iterator[Record]:
     """Run *rows* (in due order) through the engines; yields each row's record when it ends.
 
     ``due_ns`` of the rows counts from *start_ns*, the virtual clock's start. Exactly one record a row. Raises
-    UsageError for rows out of order.
+    UsageError for rows out of order. *probe* sees the engines: see `Probe`.
     """
-    yield from _Room(iter(rows), config, fleet or Fleet(), start_ns).run()
+    yield from _Room(iter(rows), config, fleet or Fleet(), start_ns).run(probe)
 
 
 class _Room:
@@ -111,13 +118,15 @@ class _Room:
         self._last_due = start_ns
         self._read = 0
 
-    def run(self) -> Iterator[Record]:
+    def run(self, probe: Probe | None = None) -> Iterator[Record]:
         """All records."""
         now = self._start
         for _ in range(self._fleet.concurrency or 1):
             self._next_row(now)
         while self._events:
-            now, _, which, item = heapq.heappop(self._events)
+            then, (now, _, which, item) = now, heapq.heappop(self._events)
+            if probe is not None and now > then:
+                probe(now, self.engines)
             if which == ENTER:
                 yield from self._enter(item[0], item[1], now)
             elif which == HANDED_ON:

@@ -49,6 +49,7 @@ configs = st.builds(
     chunked_prefill=st.just(True),
     long_prefill_tokens=st.sampled_from([0, 5]),
     reserve_full_prompt=st.booleans(),
+    reserve_max_len=st.booleans(),
     max_model_len=st.just(LIMIT),
     block_size=st.just(4),
     num_blocks=st.sampled_from([0, 16, 17, 25, 60]),
@@ -96,8 +97,10 @@ def check_state(engine: Engine) -> None:
     own = 0
     for request in running:
         blocks = request.blocks
-        if request.decode_step is not None:
+        if request.decode_step is not None and not engine.config.reserve_max_len:
             blocks = -(-(request.target + engine._allocated - request.decode_step) // 4)
+        if engine.config.reserve_max_len:
+            assert request.blocks == LIMIT // 4
         own += blocks - request.held_blocks
     assert own + pool.held_keyed == pool.used
     assert len(running) <= engine.config.max_num_seqs
