@@ -2,6 +2,7 @@
 
 from scenarios.benchmark import BENCHMARK
 from scenarios.compare_endpoints import COMPARE_ENDPOINTS
+from scenarios.concurrency_crossover import CONCURRENCY_CROSSOVER
 from scenarios.envoy_payload import ENVOY_PAYLOAD
 from scenarios.gpu_work_per_token import GPU_WORK_PER_TOKEN
 from scenarios.length_knee import LENGTH_KNEE
@@ -19,5 +20,6 @@ SCENARIOS: dict[str, Scenario] = {
     PRIORITY_INVERSION.name: PRIORITY_INVERSION,
     ENVOY_PAYLOAD.name: ENVOY_PAYLOAD,
     GPU_WORK_PER_TOKEN.name: GPU_WORK_PER_TOKEN,
+    CONCURRENCY_CROSSOVER.name: CONCURRENCY_CROSSOVER,
 }
 """By name. Another question is one more file and one more line here."""
