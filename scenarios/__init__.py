@@ -3,6 +3,7 @@
 from scenarios.benchmark import BENCHMARK
 from scenarios.compare_endpoints import COMPARE_ENDPOINTS
 from scenarios.concurrency_crossover import CONCURRENCY_CROSSOVER
+from scenarios.context_matrix import CONTEXT_MATRIX
 from scenarios.envoy_payload import ENVOY_PAYLOAD
 from scenarios.gpu_work_per_token import GPU_WORK_PER_TOKEN
 from scenarios.length_knee import LENGTH_KNEE
@@ -21,5 +22,6 @@ SCENARIOS: dict[str, Scenario] = {
     ENVOY_PAYLOAD.name: ENVOY_PAYLOAD,
     GPU_WORK_PER_TOKEN.name: GPU_WORK_PER_TOKEN,
     CONCURRENCY_CROSSOVER.name: CONCURRENCY_CROSSOVER,
+    CONTEXT_MATRIX.name: CONTEXT_MATRIX,
 }
 """By name. Another question is one more file and one more line here."""

@@ -22,6 +22,7 @@ from scenarios.finding import Finding, Number
 
 Json = dict[str, Any]
 TURNS, HOLDS, EQUAL, UNTOLD = "turns over", "same ranking", "no difference", "cannot tell"
+"""Answers; the last is a verdict's word too."""
 TOLD = ("better", "worse")
 TITLES = {
     "output_throughput": "output tokens/s",
@@ -119,7 +120,7 @@ def ranking_of(verdicts: Mapping[str, str]) -> Ranking:
     """
     told = [(cell, verdict) for cell, verdict in verdicts.items() if verdict in TOLD]
     between = tuple((a, b) for (a, x), (b, y) in pairwise(told) if x != y)
-    untold = "cannot tell" in verdicts.values()
+    untold = UNTOLD in verdicts.values()
     if between:
         return Ranking(TURNS, between, verdicts)
     if len(told) > 1 or (told and not untold):
@@ -148,7 +149,7 @@ def in_words(matrix: Matrix, judged: Judged, other: str, metric: str) -> str:
     turns = " and ".join(f"between {low} and {high} {matrix.unit}" for low, high in found.between)
     said = {
         TURNS: f"the ranking turns over {turns}",
-        HOLDS: "the same ranking wherever it can be told",
+        HOLDS: "the same ranking" + (" wherever it can be told" if UNTOLD in found.verdicts.values() else ""),
         EQUAL: f"no difference beyond {matrix.margin:.0%}",
         UNTOLD: "whether the ranking turns over cannot be told",
     }[found.answer]
