@@ -15,7 +15,7 @@ from scenarios.ranking import HOLDS, TURNS, mean_number
 from scenarios.scenario import Context
 
 SMALL = {
-    "virtual": "true", "lengths": "16,1024", "concurrency": "2", "num_requests": "800", "output_len": "uniform:2:5",
+    "virtual": "true", "lengths": "16,1024", "concurrency": "2", "num_requests": "450", "output_len": "uniform:2:5",
     "passes": "1",
 }  # fmt: skip
 FAST_PREFILL = "--prefill-tokens-per-s 50000 --overhead-ms 1 --decode-ms 9"
@@ -52,7 +52,7 @@ def test_a_gain_that_turns_with_the_context_is_found_and_an_equal_endpoint_has_n
 def test_a_batch_that_is_filled_up_gives_more_than_one_that_runs_to_its_end(tmp_path: Path) -> None:
     finding = asked(
         tmp_path, engine_a="--scheduling-policy static", engine_b="--scheduling-policy fcfs", lengths="16,256",
-        concurrency="3", output_len="uniform:1:9",
+        concurrency="3", num_requests="600", output_len="uniform:1:9",
     )  # fmt: skip
     gain = finding.answer["against"]["b"][GAIN]
     assert (gain["answer"], set(gain["verdicts"].values())) == (HOLDS, {"better"})
