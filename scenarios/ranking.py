@@ -157,7 +157,7 @@ def in_words(matrix: Matrix, judged: Judged, other: str, metric: str) -> str:
         f"at {cell} {verdict}{_span(judged.changes.get(f'{metric}@{cell}/{other}'))}"
         for cell, verdict in found.verdicts.items()
     ]
-    return f"{TITLES[metric]}: {said} ({other} against {matrix.names[0]}: {'; '.join(parts)})."
+    return f"{TITLES[metric]}, {other} against {matrix.names[0]}: {said} ({'; '.join(parts)})."
 
 
 def _span(d: Difference | None) -> str:

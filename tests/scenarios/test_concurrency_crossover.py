@@ -61,7 +61,7 @@ def test_a_planted_crossing_is_found_between_its_concurrencies(tmp_path: Path) -
     # one in flight: a step is 8 ms in a and 9.5 ms in b
     assert finding.numbers["tpot_p50_b_change_at_1"].value == pytest.approx(9.5 / 8 - 1, abs=0.03)
     assert any("asked once" in note for note in finding.notes)
-    assert "TTFT p50: the ranking turns over between 1 and 4 in flight" in finding.in_words
+    assert "TTFT p50, b against a: the ranking turns over between 1 and 4 in flight" in finding.in_words
     assert all((tmp_path / name / "summary.json").exists() for name in finding.runs)
 
 
