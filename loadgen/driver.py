@@ -67,7 +67,7 @@ def drive(plan: Plan, *, show_progress: bool = True) -> Driven:
 def _progress(prepared: Prepared) -> Progress:
     from loadgen.progress import Progress
 
-    return Progress(prepared, sys.stderr)
+    return Progress([prepared], sys.stderr)
 
 
 def collect(prepared: Prepared) -> Collectors | None:

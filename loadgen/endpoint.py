@@ -17,7 +17,7 @@ import orjson
 
 from loadgen.clients.dialect import Dialect
 from loadgen.clients.openai import error_text
-from loadgen.errors import UnreachableError, UsageError
+from loadgen.errors import NotReadyError, UnreachableError, UsageError
 from loadgen.net.blocking import connected
 from loadgen.net.target import Target
 from loadgen.plan import Plan
@@ -26,6 +26,8 @@ from loadgen.schedule import ScheduleRow
 
 PROBE_TIMEOUT_S = 30.0
 PROBE_WORDS = (8, 200)
+STARTING = frozenset({502, 503, 504})
+"""What a server that still loads its model says of its models, or a gateway before one."""
 CONTINUOUS_USAGE_SERVERS = frozenset({"vllm", "sglang"})
 """``owned_by`` of servers known to take ``stream_options.continuous_usage_stats``; others are tried once."""
 
@@ -50,21 +52,32 @@ class EndpointFacts:
 class Prober:
     """Asks one target, one short-lived connection a question."""
 
-    def __init__(self, target: Target, headers: dict[str, str], base_url: str) -> None:
+    def __init__(
+        self,
+        target: Target,
+        headers: dict[str, str],
+        base_url: str,
+        timeout_s: float = PROBE_TIMEOUT_S,
+    ) -> None:
         self._target, self._headers, self._base_url = target, headers, base_url
+        self._timeout_s = timeout_s
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int, bytes]:
         """(status, body). Raises UnreachableError when nobody answers."""
         headers = {**self._headers, "x-request-id": f"probe-{uuid.uuid4().hex[:12]}", "connection": "close"}
         headers["x-loadgen-id"] = headers["x-request-id"]
-        connection = TargetConnection(self._target)
+        connection, reached = TargetConnection(self._target, self._timeout_s), False
+        payload = None if body is None else orjson.dumps(body)
         try:
-            payload = None if body is None else orjson.dumps(body)
+            connection.connect()
+            reached = True
             connection.request(method, self._target.prefix + path, payload, headers)
             answer = connection.getresponse()
             return answer.status, answer.read()
         except (OSError, http.client.HTTPException) as error:
-            raise UnreachableError(f"cannot reach {self._base_url}: {failure_words(error)}") from None
+            slow = isinstance(error, TimeoutError) and reached
+            words = f"connected, but no answer to {path} within {self._timeout_s:g} s" if slow else None
+            raise unreachable(self._base_url, error, words) from None
         finally:
             connection.close()
 
@@ -85,16 +98,25 @@ def failure_words(error: Exception) -> str:
     return os.strerror(code).lower() if isinstance(code, int) else str(error) or "no answer"
 
 
+def unreachable(base_url: str, error: Exception, words: str | None = None) -> UnreachableError:
+    """What to raise: NotReadyError where asking again may help, which it does not for a wrong certificate or a
+    server that speaks something else. *words*: why, where they say more than the error's own.
+    """
+    again = isinstance(error, OSError) and not isinstance(error, ssl.SSLCertVerificationError)
+    kind = NotReadyError if again else UnreachableError
+    return kind(f"cannot reach {base_url}: {words or failure_words(error)}")
+
+
 class TargetConnection(http.client.HTTPConnection):
     """http.client over the target's own address and TLS context."""
 
-    def __init__(self, target: Target) -> None:
-        super().__init__(target.authority or "localhost", timeout=PROBE_TIMEOUT_S)
-        self._target = target
+    def __init__(self, target: Target, timeout_s: float) -> None:
+        super().__init__(target.authority or "localhost", timeout=timeout_s)
+        self._target, self._timeout_s = target, timeout_s
 
     def connect(self) -> None:
         """Try the target's addresses in turn."""
-        self.sock = connected(self._target, PROBE_TIMEOUT_S)
+        self.sock = connected(self._target, self._timeout_s)
 
 
 def probe_endpoint(prober: Prober, plan: Plan, dialect: Dialect) -> EndpointFacts:
@@ -102,6 +124,8 @@ def probe_endpoint(prober: Prober, plan: Plan, dialect: Dialect) -> EndpointFact
     status, listing = prober.ask_json("GET", "/v1/models")
     if status in (401, 403):
         raise UnreachableError(f"{plan.base_url} refuses the key: {status} {error_text(listing)}")
+    if status in STARTING:
+        raise NotReadyError(f"{plan.base_url} is not ready: {status} {error_text(listing)}".rstrip())
     entries = [e for e in (listing or {}).get("data") or [] if isinstance(e, dict)] if status == 200 else []
     models = [str(e["id"]) for e in entries if "id" in e]
     facts = EndpointFacts(_choose_model(plan, models), models=models)

@@ -34,6 +34,10 @@ class UnreachableError(LoadgenError):
     exit_code = ExitCode.UNREACHABLE
 
 
+class NotReadyError(UnreachableError):
+    """Nobody answers yet: a server that is still starting looks like this, and may be asked again."""
+
+
 class InvalidRunError(LoadgenError):
     """The run's own files or clocks are not fit to draw conclusions from."""
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from loadgen import __version__
 from loadgen.clients.grpc_client import GrpcClient, GrpcWriter
-from loadgen.clients.grpc_status import UNAUTHENTICATED, UNIMPLEMENTED, status_name, status_of
+from loadgen.clients.grpc_status import UNAUTHENTICATED, UNAVAILABLE, UNIMPLEMENTED, status_name, status_of
 from loadgen.clients.service import GrpcDialect, Service
-from loadgen.endpoint import PROBE_TIMEOUT_S, PROBE_WORDS, EndpointFacts, failure_words
-from loadgen.errors import UnreachableError, UsageError
+from loadgen.endpoint import PROBE_TIMEOUT_S, PROBE_WORDS, EndpointFacts, unreachable
+from loadgen.errors import NotReadyError, UnreachableError, UsageError
 from loadgen.net.blocking import grpc_call
 from loadgen.net.http2_pool import Http2Pool
 from loadgen.net.stamps import StampClock
@@ -88,13 +88,15 @@ class GrpcProber:
                 self._target, call_fields(self._target, path, own), list(messages), PROBE_TIMEOUT_S
             )
         except (OSError, ValueError) as error:
-            raise UnreachableError(f"cannot reach {self._base_url}: {failure_words(error)}") from None
+            raise unreachable(self._base_url, error) from None
         code, words = status_of(answered.blocks[-1])
         if code is None:
             status = dict(answered.blocks[0]).get(b":status", b"?").decode("latin-1")
             raise UnreachableError(f"{self._base_url} does not speak gRPC: HTTP status {status}")
         if code in (UNAUTHENTICATED, PERMISSION_DENIED):
             raise UnreachableError(f"{self._base_url} refuses the key: {status_name(code)} {words}")
+        if code == UNAVAILABLE:
+            raise NotReadyError(f"{self._base_url} is not ready: {status_name(code)} {words}")
         if code:
             hint = " (is it the right --endpoint?)" if code == UNIMPLEMENTED else ""
             raise UsageError(f"{self._base_url} refuses {path}: {status_name(code)} {words}{hint}")

@@ -23,6 +23,7 @@ from loadgen.net.stamps import StampClock
 from loadgen.net.target import Target, TlsOptions, resolve_target
 from loadgen.plan import Plan, is_loopback
 from loadgen.prompts import Prompts, PromptWriter, RequestWriter, Writer
+from loadgen.readiness import when_ready
 from loadgen.targets import TargetPlan
 from loadgen.telling import ClassPools, Endpoint, class_writer, own_urls
 
@@ -181,7 +182,9 @@ def open_endpoint(plan: Plan, by: Opening) -> Asked:
     tls = TlsOptions(plan.tls_ca, plan.tls_cert, plan.tls_key, plan.tls_server_name, not plan.tls_insecure)
     target = resolve_target(plan.base_url, tls)
     if isinstance(dialect, GrpcDialect):
-        found = open_grpc(plan, dialect, target, by.stamps, by.key, by.salt)
+        found = when_ready(
+            lambda: open_grpc(plan, dialect, target, by.stamps, by.key, by.salt), plan.ready_timeout
+        )
         return Asked(found.facts, found.client, found.writer, found.pool, rewrite=found.rewrite)
     headers = request_headers(plan, by.key)
     facts = _facts(plan, target, headers, by.known)
@@ -236,7 +239,8 @@ def open_endpoints(targets: list[TargetPlan], by: Opening) -> Asked:
 def _facts(plan: Plan, target: Target, headers: dict[str, str], known: Known) -> EndpointFacts:
     url = str(plan.base_url)
     if url not in known:
-        known[url] = probe_endpoint(Prober(target, headers, url), plan, http_dialect(plan))
+        prober, dialect = Prober(target, headers, url), http_dialect(plan)
+        known[url] = when_ready(lambda: probe_endpoint(prober, plan, dialect), plan.ready_timeout)
     return known[url]
 
 

@@ -25,7 +25,7 @@ from loadgen.slo import parse_objectives
 
 SessionMode = Literal["timestamp", "idle-gap", "think-only"]
 DURATIONS = ("request_timeout", "correlation_time", "duration", "think", "retry_backoff", "retry_max_wait", "warmup",
-             "drain_timeout")  # fmt: skip
+             "drain_timeout", "ready_timeout")  # fmt: skip
 BURSTY = ("gamma", "weibull", "poisson-gamma")
 
 
@@ -86,6 +86,12 @@ class Plan(BaseModel):
     ignore_eos: bool = _option(False, "ask the server to generate the full output length", group=TARGET)
     request_timeout: Duration = _option(
         parse_duration_ns("10m"), "give a request up after this long from its sending", group=TARGET, gt=0
+    )
+    ready_timeout: Duration | None = _option(
+        None,
+        "an endpoint that is still starting is asked again for so long (default: asked once)",
+        group=TARGET,
+        gt=0,
     )
     reuse: int | None = _option(
         None, "requests a connection may serve (1: a new one each; default: no limit)", group=TARGET, ge=1

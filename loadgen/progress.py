@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import time
-from typing import TextIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
 
 import gevent
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
-from loadgen.preparation import Prepared
 from loadgen.record import Outcome
+
+if TYPE_CHECKING:
+    from loadgen.preparation import Prepared
 
 INTERVAL_S = 0.5
 PLAIN_INTERVAL_S = 10.0
 
 
 class Progress:
-    """A bar that is drawn twice a second; without a terminal, a line each ten seconds."""
+    """A bar a run, drawn twice a second; without a terminal, a line each ten seconds."""
 
-    def __init__(self, prepared: Prepared, stream: TextIO) -> None:
-        self._prepared, self._stream = prepared, stream
+    def __init__(self, runs: Sequence[Prepared], stream: TextIO) -> None:
+        self._names = [f"{run.plan.base_url}  " if len(runs) > 1 else "" for run in runs]
+        self._runs, self._stream = runs, stream
         self._started = time.monotonic()
         self._bar: RichProgress | None = None
         if stream.isatty():
-            total = prepared.survey.requests if prepared.survey else None
             # Drawn by `follow` alone: rich's own refresh thread would wake at instants of its choosing.
             self._bar = RichProgress(
                 TimeElapsedColumn(),
@@ -36,27 +39,37 @@ class Progress:
                 auto_refresh=False,
                 transient=True,
             )
-            self._task = self._bar.add_task("", total=total)
+            self._tasks = [
+                self._bar.add_task(name, total=run.survey.requests if run.survey else None)
+                for run, name in zip(runs, self._names, strict=True)
+            ]
             self._bar.start()
 
     def follow(self) -> None:
         """Draw until killed."""
         while True:
             gevent.sleep(INTERVAL_S if self._bar else PLAIN_INTERVAL_S)
-            self._draw()
+            self.draw()
 
-    def _draw(self) -> None:
-        dispatcher, counts = self._prepared.engine.dispatcher, self._prepared.engine.counts
-        ok = counts[Outcome.OK]
-        words = f"in flight {dispatcher.in_flight}, ok {ok:,}, failed {counts.total() - ok:,}"
+    def draw(self) -> None:
+        """How far each run is, once."""
+        for number, (run, name) in enumerate(zip(self._runs, self._names, strict=True)):
+            dispatcher, counts = run.engine.dispatcher, run.engine.counts
+            ok = counts[Outcome.OK]
+            words = f"in flight {dispatcher.in_flight}, ok {ok:,}, failed {counts.total() - ok:,}"
+            if self._bar is not None:
+                self._bar.update(
+                    self._tasks[number], completed=dispatcher.dispatched, description=name + words
+                )
+            else:
+                seconds = time.monotonic() - self._started
+                self._stream.write(f"{seconds:5.0f} s: {name}sent {dispatcher.dispatched:,}, {words}\n")
         if self._bar is not None:
-            self._bar.update(self._task, completed=dispatcher.dispatched, description=words, refresh=True)
-            return
-        seconds = time.monotonic() - self._started
-        self._stream.write(f"{seconds:5.0f} s: sent {dispatcher.dispatched:,}, {words}\n")
-        self._stream.flush()
+            self._bar.refresh()
+        else:
+            self._stream.flush()
 
     def close(self) -> None:
-        """Clear the bar."""
+        """Clear the bars."""
         if self._bar is not None:
             self._bar.stop()

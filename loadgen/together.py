@@ -72,7 +72,7 @@ def drive_together(plans: Sequence[Plan], *, show_progress: bool = True) -> list
         handle_signals(runs)
         stack.callback(signal.signal, signal.SIGINT, signal.default_int_handler)
         if show_progress:
-            progress = Progress(runs[0], sys.stderr)
+            progress = Progress(runs, sys.stderr)
             stack.callback(progress.close)
             stack.callback(gevent.spawn(progress.follow).kill)
         for runner in runners:

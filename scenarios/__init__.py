@@ -7,6 +7,7 @@ from scenarios.context_matrix import CONTEXT_MATRIX
 from scenarios.envoy_payload import ENVOY_PAYLOAD
 from scenarios.gpu_work_per_token import GPU_WORK_PER_TOKEN
 from scenarios.length_knee import LENGTH_KNEE
+from scenarios.prefix_reuse import PREFIX_REUSE
 from scenarios.priority_inversion import PRIORITY_INVERSION
 from scenarios.scenario import Scenario
 from scenarios.throughput_knee import THROUGHPUT_KNEE
@@ -18,6 +19,7 @@ SCENARIOS: dict[str, Scenario] = {
     COMPARE_ENDPOINTS.name: COMPARE_ENDPOINTS,
     LENGTH_KNEE.name: LENGTH_KNEE,
     TRACE_BURSTS.name: TRACE_BURSTS,
+    PREFIX_REUSE.name: PREFIX_REUSE,
     PRIORITY_INVERSION.name: PRIORITY_INVERSION,
     ENVOY_PAYLOAD.name: ENVOY_PAYLOAD,
     GPU_WORK_PER_TOKEN.name: GPU_WORK_PER_TOKEN,

@@ -66,6 +66,7 @@ def _checks(plan: Plan, watch_s: float, *, limits: bool) -> Iterator[Check]:
     from loadgen.proxy.preflight_limits import probe_limits
     from loadgen.proxy.probe import Asker
     from loadgen.proxy.tls_facts import check_tls
+    from loadgen.readiness import when_ready
 
     check_consent(plan)
     assert plan.base_url is not None
@@ -74,7 +75,8 @@ def _checks(plan: Plan, watch_s: float, *, limits: bool) -> Iterator[Check]:
     dialect, headers = http_dialect(plan), request_headers(plan, api_key(plan))
     tls = TlsOptions(plan.tls_ca, plan.tls_cert, plan.tls_key, plan.tls_server_name, not plan.tls_insecure)
     target = resolve_target(plan.base_url, tls)
-    facts = probe_endpoint(Prober(target, headers, plan.base_url), plan, dialect)
+    prober = Prober(target, headers, plan.base_url)
+    facts = when_ready(lambda: probe_endpoint(prober, plan, dialect), plan.ready_timeout)
     eos = {"ignore_eos": True} if plan.ignore_eos else {}
     body = {"model": facts.model, **eos, **plan.extra_body}
     subject = Subject(Asker(target, headers, plan.base_url), dialect, body, watch_s)

@@ -14,8 +14,7 @@ import orjson
 
 from loadgen.clients.dialect import Dialect
 from loadgen.clients.openai import AnswerReader
-from loadgen.endpoint import TargetConnection, failure_words
-from loadgen.errors import UnreachableError
+from loadgen.endpoint import PROBE_TIMEOUT_S, TargetConnection, failure_words, unreachable
 from loadgen.net.target import Target
 from loadgen.record import Outcome, Record
 
@@ -78,11 +77,11 @@ class Asker:
 
     def connect(self) -> TargetConnection:
         """A fresh connection. Raises UnreachableError."""
-        connection = TargetConnection(self.target)
+        connection = TargetConnection(self.target, PROBE_TIMEOUT_S)
         try:
             connection.connect()
         except (OSError, http.client.HTTPException) as error:
-            raise UnreachableError(f"cannot reach {self._base_url}: {failure_words(error)}") from None
+            raise unreachable(self._base_url, error) from None
         return connection
 
     def named(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:

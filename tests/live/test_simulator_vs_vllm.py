@@ -3,12 +3,14 @@
 The same requests go to a real server and to the model with the same limits; compared are the order of
 service by priority, cached prompt tokens, KV blocks in use, preemptions under a small cache, and the
 answers of a full queue. Where the order of arrival matters, the server's scheduler is paused until all are
-there: a busy machine then changes nothing.
+there, and the order of service is read off the kernel's stamps of the answers: a busy machine changes neither.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import socket
 import threading
 import time
 from collections import Counter
@@ -16,10 +18,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from loadgen.net.stamps import ANCILLARY_BYTES, StampClock, enable_stamps, open_stamped_socket
+from loadgen.record import ClockSource
 from loadgen.simulator.blocks import Key
 from loadgen.simulator.config import EngineConfig, Faults
 from loadgen.simulator.core import Engine
@@ -33,10 +38,10 @@ MODEL = "tiny"
 LONG, SHORT = 1500, 100
 """Output tokens."""
 COST = LinearCost(1.0, 50_000.0, 2.0, 0.1)
-QUEUE_TIMES = "--enable-per-request-metrics"
-"""vLLM then says each request's time in its queue; a client's first chunk can come seconds after service began."""
 COUNTED = "--enable-server-load-tracking"
 """vLLM then says at /load how many requests it has in hand."""
+STAMPING = open_stamped_socket()
+CLOCK = StampClock()
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,11 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server said, and when it began to serve by its own queue time."""
+    """What the server said, and when its first byte was there: the answer comes in one piece when it is whole."""
 
     status: int
     body: bytes
-    begun_s: float
+    at_ns: int
 
 
 def ids(n: int, seed: int) -> tuple[int, ...]:
@@ -63,17 +68,25 @@ def ids(n: int, seed: int) -> tuple[int, ...]:
 
 
 def ask(url: str, one: Ask) -> Answer:
-    body = {
+    content = {
         "model": MODEL,
         "prompt": list(one.ids),
         "max_tokens": one.n_output,
         "ignore_eos": True,
         "priority": one.priority,
     }
-    sent = time.monotonic()
-    response = httpx.post(f"{url}/v1/completions", json=body, timeout=300)
-    queued_ms = [float(found) for found in re.findall(rb'"queue_time_ms":([0-9.e-]+)', response.content)]
-    return Answer(response.status_code, response.content, sent + (queued_ms[-1] / 1e3 if queued_ms else 0.0))
+    body, address = json.dumps(content).encode(), urlsplit(url)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {address.netloc}\r\nConnection: close\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection((address.hostname, address.port or 80), timeout=300) as sock:
+        enable_stamps(sock)
+        sock.sendall(head.encode() + body)
+        answer, ancillary, *_ = sock.recvmsg(65536, ANCILLARY_BYTES)
+        at_ns, source = CLOCK.instant(ancillary)
+        assert source is ClockSource.KERNEL
+        while more := sock.recv(65536):
+            answer += more
+    return Answer(int(answer.split(b" ", 2)[1]), answer.partition(b"\r\n\r\n")[2], at_ns)
 
 
 def ask_all(url: str, asks: list[Ask]) -> list[Answer]:
@@ -165,7 +178,6 @@ def priority_args() -> list[str]:
         "--max-num-seqs",
         "2",
         "--enable-prompt-tokens-details",
-        QUEUE_TIMES,
         COUNTED,
     ]
 
@@ -181,11 +193,12 @@ def test_priority_prefix_cache_and_blocks_in_use_are_the_same(
 
 
 def check_priority_order(url: str, size: int) -> None:
+    """All are equally long, so they end in the order in which they began, two at a time."""
     low = [Ask(ids(20, i), SHORT, 10, 0) for i in range(6)]
     high = [Ask(ids(20, 50 + i), SHORT, 0, 0) for i in range(4)]  # they come last and are served first
     asks = [*low, *high]
     answers = ask_in_order(url, asks)
-    real = [asks[i].priority for i in sorted(range(len(asks)), key=lambda i: answers[i].begun_s)]
+    real = [asks[i].priority for i in sorted(range(len(asks)), key=lambda i: answers[i].at_ns)]
     engine = Engine(EngineConfig(cost=COST, max_num_seqs=2, policy="priority", block_size=size))
     requests = model_requests(asks, size)
     run_model(engine, requests)
@@ -283,7 +296,7 @@ def test_a_small_cache_preempts_in_both_and_loses_no_token(vllm_server: Server) 
 
 
 def test_a_full_queue_holds_in_order_and_refuses_in_the_same_words(vllm_server: Server) -> None:
-    with vllm_server(["--max-num-seqs", "2", "--max-num-queued-reqs", "5", QUEUE_TIMES, COUNTED]) as url:
+    with vllm_server(["--max-num-seqs", "2", "--max-num-queued-reqs", "5", COUNTED]) as url:
         check_full_queue(url)
 
 
@@ -293,11 +306,9 @@ def check_full_queue(url: str) -> None:
     served = [i for i, answer in enumerate(answers) if answer.status == 200]
     refused = [answer for answer in answers if answer.status != 200]
     assert served == [0, 1, 2, 3, 4]
-    order = sorted(served, key=lambda i: answers[i].begun_s)
-    assert [set(order[:2]), set(order[2:4]), order[4]] == [{0, 1}, {2, 3}, 4], "two begin in each step"
-    begun = [answers[i].begun_s for i in order]
-    assert begun[2] - begun[0] > 3 * (begun[4] - begun[2]), (
-        "the third waits for a long answer, the fifth for a short"
+    order = sorted(served, key=lambda i: answers[i].at_ns)
+    assert [set(order[:2]), set(order[2:4]), order[4]] == [{0, 1}, {2, 3}, 4], (
+        "no short answer ends before the long ones that hold both seats, and the last of them waits for a seat again"
     )
     error = busy(503)
     assert {answer.status for answer in refused} == {error.status}

@@ -100,6 +100,7 @@ MODELLED = {
     "length-knee": {"preset_a": "h100:llama-3.1-8b", "slo": "ttft@p95=120ms"},
     "throughput-knee": {"slo": "ttft@p95=120ms"},
     "trace-bursts": {"trace": "no.csv"},
+    "prefix-reuse": {},
 }
 
 
