@@ -2,6 +2,8 @@
 
 from scenarios.benchmark import BENCHMARK
 from scenarios.compare_endpoints import COMPARE_ENDPOINTS
+from scenarios.concurrency_crossover import CONCURRENCY_CROSSOVER
+from scenarios.context_matrix import CONTEXT_MATRIX
 from scenarios.envoy_payload import ENVOY_PAYLOAD
 from scenarios.gpu_work_per_token import GPU_WORK_PER_TOKEN
 from scenarios.kv_fragmentation import KV_FRAGMENTATION
@@ -25,5 +27,7 @@ SCENARIOS: dict[str, Scenario] = {
     GPU_WORK_PER_TOKEN.name: GPU_WORK_PER_TOKEN,
     KV_FRAGMENTATION.name: KV_FRAGMENTATION,
     LONG_CONTEXT.name: LONG_CONTEXT,
+    CONCURRENCY_CROSSOVER.name: CONCURRENCY_CROSSOVER,
+    CONTEXT_MATRIX.name: CONTEXT_MATRIX,
 }
 """By name. Another question is one more file and one more line here."""

@@ -12,7 +12,7 @@ test (1979) over all metrics at 5 %; it is "same" when its 95 % interval lies wi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -88,11 +88,20 @@ class Difference:
 
 def compare(pair: Pair, margins: Mapping[str, float]) -> list[Difference]:
     """Compare B with A in everything that both have, verdicts included. ``margins``: name to margin."""
-    found = [_quantile_difference(pair, metric, p, q) for metric in LATENCIES for p, q in QUANTILES.items()]
-    found += [_mean_difference(name, pair.rate(name), ratio=True) for name in RATES]
-    found += [_mean_difference(name, pair.share(name), ratio=False) for name in SHARES]
-    judged = [d for d in found if d is not None]
-    return with_verdicts([replace(d, stated_margin=margins.get(d.name)) for d in judged])
+    return with_verdicts([replace(d, stated_margin=margins.get(d.name)) for d in differences(pair)])
+
+
+def differences(pair: Pair, names: Collection[str] = NAMES) -> list[Difference]:
+    """B against A in those of *names* that both have, in the order of `NAMES`; not judged yet."""
+    found = [
+        _quantile_difference(pair, metric, p, q)
+        for metric in LATENCIES
+        for p, q in QUANTILES.items()
+        if f"{metric}_{p}" in names
+    ]
+    found += [_mean_difference(name, pair.rate(name), ratio=True) for name in RATES if name in names]
+    found += [_mean_difference(name, pair.share(name), ratio=False) for name in SHARES if name in names]
+    return [d for d in found if d is not None]
 
 
 def overall(differences: list[Difference]) -> str:
@@ -105,7 +114,10 @@ def overall(differences: list[Difference]) -> str:
 
 
 def with_verdicts(differences: list[Difference]) -> list[Difference]:
-    """Fill in the verdicts: Holm's test over all that have an interval, then equivalence."""
+    """Fill in the verdicts: Holm's test over all that have an interval, then equivalence.
+
+    Names differ; one may say of what it is behind an @: ``output_throughput@8192``.
+    """
     tested = sorted((d for d in differences if d.interval), key=lambda d: d.p)
     significant: set[str] = set()
     for place, difference in enumerate(tested):
@@ -119,7 +131,7 @@ def _verdict(d: Difference, significant: bool) -> str:
     if d.interval is None:
         return "cannot tell"
     if significant:
-        return "better" if (d.change > 0) == (d.name in MORE_IS_BETTER) else "worse"
+        return "better" if (d.change > 0) == (d.name.partition("@")[0] in MORE_IS_BETTER) else "worse"
     margin = SAME_WITHIN if d.stated_margin is None else d.stated_margin
     return "same" if -margin <= d.interval[0] and d.interval[1] <= margin else "cannot tell"
 

@@ -93,6 +93,8 @@ def test_a_directory_that_is_taken_is_refused(tmp_path, name):
 
 
 MODELLED = {
+    "concurrency-crossover": {},
+    "context-matrix": {},
     "priority-inversion": {},
     "compare-endpoints": {"preset_a": "h100:llama-3.1-8b", "preset_b": "h100:llama-3.1-8b:fp8"},
     "length-knee": {"preset_a": "h100:llama-3.1-8b", "slo": "ttft@p95=120ms"},
