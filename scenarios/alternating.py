@@ -54,7 +54,12 @@ class Pass:
 
 
 def load_options(settings: Mapping[str, Any]) -> Json:
-    """The options of ``loadgen run`` that are the same in every cell, but for the seed."""
+    """The options of ``loadgen run`` that are the same in every cell, but for the seed.
+
+    Raises UsageError for passes or a margin that cannot be.
+    """
+    if settings["passes"] < 1 or not 0 <= settings["margin"] < 1:
+        raise UsageError("--set passes is 1 or more, and margin a share below 1")
     names = (*TARGET_SETTINGS, "output_len", "warmup")
     return {name: settings[name] for name in names}
 
@@ -100,12 +105,10 @@ class _Parser(argparse.ArgumentParser):
 def ask(context: Context, axis: str, cells: Sequence[Cell], names: Sequence[str]) -> list[Pass]:
     """Every cell in every pass, up to an interruption; the runs lie in ``out/<axis>-<cell>/<name><pass>``.
 
-    Raises UsageError for settings that are none, LoadgenError where an endpoint cannot be asked.
+    Raises LoadgenError where an endpoint cannot be asked.
     """
     settings, number = context.settings, 0
     done: list[Pass] = []
-    if settings["passes"] < 1 or not 0 <= settings["margin"] < 1:
-        raise UsageError("--set passes is 1 or more, and margin a share below 1")
     for cell in cells:
         for which in range(settings["passes"]):
             sent: dict[str, Sent] = {}

@@ -86,4 +86,5 @@ CONCURRENCY_CROSSOVER = Scenario(
     run=run,
     simulators={name: (*shlex.split(text), "--noise", "0.05") for name, text in ENGINES.items() if text},
     needs_endpoints=lambda settings: not settings["virtual"],
+    check=cells_of,
 )

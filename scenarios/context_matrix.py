@@ -111,4 +111,5 @@ CONTEXT_MATRIX = Scenario(
     },
     alone=frozenset(NAMES),
     needs_endpoints=lambda settings: not settings["virtual"],
+    check=cells_of,
 )

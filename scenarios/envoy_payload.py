@@ -359,4 +359,5 @@ ENVOY_PAYLOAD = Scenario(
     simulators={
         BACKEND: ("--prefill-tokens-per-s", "200000", "--decode-ms", "2", "--max-model-len", "1000000")
     },
+    check=lambda settings: cells_of(settings, []),
 )

@@ -66,20 +66,25 @@ def existing(settings: Mapping[str, Any]) -> bool:
     return bool(given)
 
 
-def run(context: Context) -> Finding:
-    """Ask both, or take the runs that exist. Raises UsageError for a missing sidecar, before anything is sent."""
-    settings = context.settings
+def check(settings: Mapping[str, Any]) -> None:
+    """Raises UsageError for a missing sidecar, and for a share that is none."""
     if not 0 < settings["same_within"] < 1:
         raise UsageError("--set same_within is a share between 0 and 1")
+    without = [name for name in NAMES if not settings[f"sidecar_{name}"]]
+    if without and not existing(settings):
+        raise UsageError(
+            f"GPU activity is measured by a sidecar: --set sidecar_{without[0]}=HOST:PORT (or run_a and run_b)"
+        )
+
+
+def run(context: Context) -> Finding:
+    """Ask both, or take the runs that exist. Raises UsageError as `check` does, before anything is sent."""
+    settings = context.settings
+    check(settings)
     width_ns = parse_duration_ns(settings["window"])
     if existing(settings):
         directories = {name: Path(settings[f"run_{name}"]) for name in NAMES}
         return judge(directories, width_ns, settings["same_within"])
-    without = [name for name in NAMES if not settings[f"sidecar_{name}"]]
-    if without:
-        raise UsageError(
-            f"GPU activity is measured by a sidecar: --set sidecar_{without[0]}=HOST:PORT (or run_a and run_b)"
-        )
     directories, codes = {}, []
     for name in NAMES:
         sent = send(context, name, load_options(settings) | {"sidecar": settings[f"sidecar_{name}"]})
@@ -311,4 +316,5 @@ GPU_WORK_PER_TOKEN = Scenario(
     run=run,
     needs_endpoints=lambda settings: not existing(settings),
     models_alone=False,
+    check=check,
 )

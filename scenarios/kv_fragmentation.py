@@ -137,4 +137,5 @@ KV_FRAGMENTATION = Scenario(
     run=run,
     simulators={ENDPOINT: ("--num-blocks", "8192")},
     needs_endpoints=lambda settings: not settings["virtual"],
+    check=mixes_of,
 )

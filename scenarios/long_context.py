@@ -290,4 +290,5 @@ LONG_CONTEXT = Scenario(
     run=run,
     simulators={ENDPOINT: ("--max-model-len", "132096")},
     needs_endpoints=lambda settings: not settings["virtual"],
+    check=lengths_of,
 )

@@ -183,4 +183,5 @@ PREFIX_REUSE = Scenario(
     run=run,
     simulators={ENDPOINT: ("--enable-prompt-tokens-details",)},
     needs_endpoints=lambda settings: not settings["virtual"],
+    check=lambda settings: shares_of(settings["shares"]),
 )

@@ -150,4 +150,5 @@ PRIORITY_INVERSION = Scenario(
     },
     alone=frozenset({A}),
     needs_endpoints=lambda settings: not settings["virtual"],
+    check=class_texts,
 )

@@ -55,7 +55,8 @@ class Scenario:
     ``endpoints``: what each endpoint that it needs stands for, by name; a missing one is replaced by the
     built-in simulator, started with the options that ``simulators`` has for the name. ``alone``: endpoints that
     may be named without the others. ``needs_endpoints``: whether any is asked under these settings; where
-    none is, a model answers (``models_alone``), or else runs that exist are judged.
+    none is, a model answers (``models_alone``), or else runs that exist are judged. ``check`` raises UsageError for
+    settings that cannot be, before anything is started or asked.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Scenario:
     alone: frozenset[str] = frozenset()
     needs_endpoints: Callable[[Mapping[str, Any]], bool] = lambda _: True
     models_alone: bool = True
+    check: Callable[[Mapping[str, Any]], object] = lambda _: None
 
     def settings_from(self, texts: Mapping[str, str]) -> dict[str, Any]:
         """The defaults with *texts* over them. Raises UsageError naming an unknown setting and the choices."""

@@ -138,4 +138,5 @@ THROUGHPUT_KNEE = Scenario(
     settings=SETTINGS,
     run=run,
     needs_endpoints=lambda settings: not settings["virtual"],
+    check=lambda settings: caps_of(settings["caps"]),
 )

@@ -221,4 +221,5 @@ TRACE_BURSTS = Scenario(
     settings=SETTINGS,
     run=run,
     needs_endpoints=lambda settings: not settings["virtual"],
+    check=replay_options,
 )

@@ -91,8 +91,9 @@ def _list(*, as_json: bool) -> int:
     if as_json:
         _print_json([described(s) for s in SCENARIOS.values()])
     else:
+        width = max(map(len, SCENARIOS))
         for scenario in SCENARIOS.values():
-            print(f"{scenario.name:20} {scenario.experiment:4} {scenario.question}")
+            print(f"{scenario.name:{width}} {scenario.experiment:4} {scenario.question}")
     return int(ExitCode.GOOD)
 
 
@@ -117,6 +118,7 @@ def _run(scenario: Scenario, args: argparse.Namespace) -> int:
     from scenarios.scenario import Context
 
     settings = scenario.settings_from(pairs("--set", args.set))
+    scenario.check(settings)
     endpoints = _endpoints(scenario, pairs("--endpoint", args.endpoint))
     out = args.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{scenario.name}"
     check_out(out)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.cli import main
 from loadgen.errors import ExitCode, UsageError
 from scenarios import SCENARIOS
 from scenarios.finding import Finding, Number, check_out, finding_to_json, first_of, write_finding
@@ -123,3 +124,27 @@ def test_a_plan_file_gives_what_the_settings_leave_open(tmp_path):
     plan = modelled_plan(asked)
     assert (plan.arrival, plan.burstiness, plan.ignore_eos) == ("gamma", 0.5, True)
     assert (plan.request_rate, plan.num_requests) == (2.0, 9)
+
+
+IMPOSSIBLE = {
+    "throughput-knee": {"caps": "x"},
+    "prefix-reuse": {"shares": "2"},
+    "trace-bursts": {},
+    "context-matrix": {"lengths": "8"},
+    "concurrency-crossover": {"passes": "0"},
+    "long-context": {"part": "0.9"},
+    "kv-fragmentation": {"output_len": "1"},
+    "gpu-work-per-token": {"sidecar_a": "127.0.0.1:1"},
+    "priority-inversion": {"high_share": "1"},
+    "envoy-payload": {"carriers": "x"},
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_settings_that_cannot_be_are_refused_before_anything_is_started(tmp_path, capsys, name):
+    texts = [word for key, value in IMPOSSIBLE[name].items() for word in ("--set", f"{key}={value}")]
+    assert main(["scenario", "run", name, "--out", str(tmp_path / "out"), *texts]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "simulator" not in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
