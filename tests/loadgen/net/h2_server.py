@@ -211,3 +211,28 @@ def h2_server(
         server = H2Server(conducts, listener, tls, early, max_streams)
         yield f"grpc{'s' if tls else ''}://127.0.0.1:{listener.getsockname()[1]}", server
         listener.shutdown(socket.SHUT_RDWR)
+
+
+def trailers_only(code: int, message: str = "") -> Conduct:
+    def conduct(stream: Stream) -> None:
+        stream.head(("grpc-status", str(code)), ("grpc-message", message), ended=True)
+
+    return conduct
+
+
+def after_chunks(then: Conduct, *ids: int) -> Conduct:
+    def conduct(stream: Stream) -> None:
+        stream.head()
+        stream.say(*(chunk(i) for i in ids or (1, 2)))
+        then(stream)
+
+    return conduct
+
+
+def paced(stream: Stream) -> None:
+    stream.head()
+    for i in range(4):
+        time.sleep(0.02)
+        stream.say(chunk(i + 1))
+    stream.say(complete("length", 4))
+    stream.trailers()
