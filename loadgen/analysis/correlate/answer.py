@@ -14,7 +14,7 @@ from loadgen.analysis.correlate.lags import STEP_S, Lag, detrended, find_lag
 from loadgen.analysis.correlate.memory import memory_json
 from loadgen.analysis.correlate.regression import regressions
 from loadgen.analysis.correlate.roofline import sm_estimate
-from loadgen.analysis.correlate.rundirs import capture_run, load_capture
+from loadgen.analysis.correlate.rundirs import load_capture
 from loadgen.analysis.correlate.stages import stage_figures
 from loadgen.analysis.correlate.windows import (
     Windows,
@@ -26,7 +26,6 @@ from loadgen.analysis.correlate.windows import (
 )
 from loadgen.analysis.correlate.work import links, request_activity, stage_work
 from loadgen.analysis.knee import bracket, find_knees
-from loadgen.analysis.load import Run
 from loadgen.analysis.plain import plain
 from loadgen.analysis.rows import Floats, Ints
 from loadgen.simulator.cost import RooflineCost
@@ -202,13 +201,4 @@ def confirmation(stages: list[Json], work: list[Json], bracket_per_s: tuple[floa
         sent = sum(stages[p]["requests"] for p in places)
         found[f"waiting_{side}"] = sum(waiting) / len(waiting) if waiting else None
         found[f"completed_ratio_{side}"] = sum(work[p]["requests"] for p in places) / sent if sent else None
-    return found
-
-
-def memory_block(run: Run) -> Json | None:
-    """summary.json's ``memory``: the leak rule on the run's samples; None where there are none."""
-    if not any(run.directory.glob("samples-*.jsonl")):
-        return None
-    block = memory_json(capture_run(run))
-    found: Json | None = plain(block)
     return found
