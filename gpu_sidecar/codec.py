@@ -11,7 +11,7 @@ from typing import Any
 
 from gpu_sidecar import sidecar_pb2 as pb
 from gpu_sidecar.metrics import ID_OF, METRICS, NAME_OF
-from gpu_sidecar.sample import Event, Gap, Row, Sample
+from gpu_sidecar.sample import Event, Gap, Sample
 
 OriginKey = tuple[str, str, tuple[tuple[str, str], ...]]
 EVENT_SOURCE = "event"
@@ -120,12 +120,3 @@ def definitions() -> list[Any]:
 def names_of(messages: Iterable[Any]) -> dict[int, str]:
     """``{metric id: name}`` from Describe's definitions."""
     return {definition.id: definition.name for definition in messages}
-
-
-def describe_row(row: Row) -> str:
-    """A row in a few words, for terminals."""
-    if isinstance(row, Gap):
-        return f"gap {row.from_seq}..{row.to_seq}: {row.reason}"
-    if isinstance(row, Event):
-        return f"{row.name} {row.device} {json.dumps(row.data)[:120]}"
-    return f"{row.source} {row.device} {len(row.values)} values"

@@ -48,7 +48,3 @@ class VirtualClock:
     def advance(self, ns: int) -> None:
         """Let *ns* nanoseconds pass."""
         self._mono_ns += ns
-
-    def step_wall(self, ns: int) -> None:
-        """Step the wall clock as an administrator or NTP would; monotonic time does not notice."""
-        self._wall_minus_mono_ns += ns

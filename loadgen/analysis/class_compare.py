@@ -43,11 +43,6 @@ class Estimate:
     high: float | None = None
     why: str | None = None
 
-    @property
-    def leaves_0_out(self) -> bool:
-        """Whether the interval does."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
-
 
 @dataclass(frozen=True)
 class Change:

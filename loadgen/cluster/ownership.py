@@ -57,7 +57,3 @@ class Ownership:
     def owner(self, key: int, start_ns: int) -> int:
         """Whose the row is in the end."""
         return next(worker for worker, claim in reversed(self.given) if holds(claim, key, start_ns))
-
-    def loss_of(self, key: int, start_ns: int) -> Loss | None:
-        """The loss of the row's last owner, if it was lost."""
-        return self.losses.get(self.owner(key, start_ns))

@@ -11,7 +11,7 @@ import orjson
 
 from loadgen.errors import UsageError
 from loadgen.simulator.config import EngineConfig, Faults, config_from_json, roofline
-from loadgen.simulator.cost import LinearCost, RooflineCost
+from loadgen.simulator.cost import LinearCost
 from loadgen.simulator.policies import POLICIES
 from loadgen.simulator.presets import GPUS, MODELS
 
@@ -177,8 +177,3 @@ def _pair(text: str) -> tuple[float, float]:
 
 def _given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
-
-
-def cost_name(config: EngineConfig) -> str:
-    """Which cost the configuration has, for people."""
-    return "roofline" if isinstance(config.cost, RooflineCost) else "linear"

@@ -70,11 +70,6 @@ class Wire:
             self._transport.write(data)
         return now
 
-    @property
-    def is_behind(self) -> bool:
-        """The client reads more slowly than we write."""
-        return self._transport is not None and self._transport.get_write_buffer_size() > BUFFER_LIMIT
-
     async def drained(self, limit: int = BUFFER_LIMIT) -> None:
         """Wait until at most *limit* bytes are unsent."""
         while not self.is_gone and self._unsent() > limit:

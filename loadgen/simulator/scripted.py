@@ -17,7 +17,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from loadgen.errors import UsageError
@@ -203,8 +202,3 @@ def render(answer: Answer, faults: list[str | dict[str, Any]]) -> tuple[list[Wri
         if fault.stage == "wire":
             body = fault.apply(answer, body, **args)
     return head, body
-
-
-def load_script_line(row: dict[str, Any]) -> Script:
-    """A script from an object, for callers in Python."""
-    return parse_script(orjson.dumps(row))
