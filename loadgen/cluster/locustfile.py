@@ -7,6 +7,7 @@ the start button (or the headless start) begins the run. The token is read from 
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -42,6 +43,8 @@ class LedByLocust:
         self._fabric = self._next()
         environment.events.test_start.add_listener(self._begin)
         environment.events.quitting.add_listener(self._quitting)
+        # Python would raise KeyboardInterrupt wherever it is, in a callback that swallows it too.
+        gevent.signal_handler(signal.SIGINT, _interrupt_main)
 
     def _next(self) -> MasterFabric:
         fabric = MasterFabric(self._plan(), self._options)
@@ -135,3 +138,8 @@ def _expected(environment: Environment) -> int:
 
 def _headless(environment: Environment) -> bool:
     return bool(getattr(environment.parsed_options, "headless", False))
+
+
+def _interrupt_main() -> None:
+    """Ctrl-C, on the loop: Locust waits for KeyboardInterrupt in the main greenlet."""
+    gevent.get_hub().handle_system_error(KeyboardInterrupt, KeyboardInterrupt())
