@@ -310,7 +310,8 @@ class Dispatcher:
     def stop(self, reason: str) -> None:
         """Send nothing more: every row not yet taken is to end as not_sent with *reason*. In-flight ones go on.
 
-        There may be a million such rows: `give_up_some` gives them their records.
+        There may be a million such rows: `give_up_some` gives them their records. A closed loop that time bounds has
+        none beyond those that were taken: its schedule has no end.
         """
         if self.stopped is not None:
             return
@@ -323,7 +324,11 @@ class Dispatcher:
         parked = [request for request, _ in (*self._held, *self._unpermitted)]
         parked += [request for _, _, request in self._later]
         parked += [request for session in self._sessions.values() for request in session.waiting]
-        self._left = itertools.chain((request.record for request in parked), self._queue.abandon())
+        if self._closed and self._caps.stop_after_ns is not None:
+            self._queue.drop()
+            self._left = iter([request.record for request in parked])
+        else:
+            self._left = itertools.chain((request.record for request in parked), self._queue.abandon())
 
     def give_up_some(self, count: int) -> bool:
         """Settle up to *count* rows of a stopped run; False when none is left."""

@@ -24,6 +24,7 @@ from loadgen.analysis.kv_blocks import (
 from loadgen.analysis.load import load_run
 from loadgen.analysis.metrics import asked_of_endpoint
 from loadgen.analysis.rows import Floats, Rows
+from loadgen.errors import ExitCode
 from loadgen.record import Outcome
 from scenarios.finding import Finding, Number
 from scenarios.sending import Sent
@@ -82,6 +83,8 @@ def judge(sent: Mapping[str, Sent], out: Path, settings: Mapping[str, Any]) -> F
         why_not += [f"{name}: {reason}" for reason in (*one.summary["validity"]["reasons"], *against(mix))]
         notes += [f"{name}: {note}" for note in notes_of(mix)]
         words.append(in_words(name, answer[name], estimates))
+    cut = [name for name, one in sent.items() if one.code == ExitCode.INTERRUPTED]
+    why_not += [f"{name}: interrupted before the load was over" for name in cut]
     why_not += [] if MIXED in sent else ["interrupted before the mixed lengths were sent"]
     runs = tuple(one.directory.name for one in sent.values())
     return Finding(answer, " ".join(words), numbers, tuple(why_not), tuple(notes), runs,

@@ -100,6 +100,7 @@ def _ask(context: Context, name: str, options: Json) -> Sent:
 
 def _simulate(context: Context, name: str, options: Json) -> Sent:
     """The engine model in virtual time; its metrics page is read as a server's."""
+    from loadgen.report.summary import exit_code
     from loadgen.simulator.config import EngineConfig
     from loadgen.simulator.core import Engine
     from loadgen.simulator.metrics import EngineMetrics
@@ -125,7 +126,7 @@ def _simulate(context: Context, name: str, options: Json) -> Sent:
         directory, summary = virtual_run(plan, config, Fleet(), context.out / name, probe=probe)
     finally:
         file.close()
-    return Sent(directory, ExitCode.GOOD, summary)
+    return Sent(directory, exit_code(summary), summary)
 
 
 KV_FRAGMENTATION = Scenario(

@@ -115,6 +115,7 @@ def capped(lengths: list[int], limit: int | None, output: int) -> tuple[list[int
 
 def _simulate(context: Context, name: str, options: Json) -> Sent:
     """The engine model in virtual time, its telemetry in place of a sidecar's samples."""
+    from loadgen.report.summary import exit_code
     from loadgen.simulator.cost import RooflineCost
     from loadgen.simulator.telemetry import RESERVED_BYTES
     from loadgen.simulator.virtual_run import virtual_run
@@ -136,7 +137,7 @@ def _simulate(context: Context, name: str, options: Json) -> Sent:
         modelled_plan(options), config, Fleet(), context.out / name, probe=samples
     )
     samples.write(directory)
-    return Sent(directory, ExitCode.GOOD, summary)
+    return Sent(directory, exit_code(summary), summary)
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,8 @@ def judge(
         numbers |= {f"{key}_{soak.length}": n for key, n in numbers_of(soak, metrics, settings).items()}
     why_not = [f"{n} tokens: {r}" for n, one in sent.items() for r in one.summary["validity"]["reasons"]]
     why_not += [f"{s.length} tokens: no request was answered" for s in soaks if not s.answered]
+    cut = [n for n, one in sent.items() if one.code == ExitCode.INTERRUPTED]
+    why_not += [f"{n} tokens: interrupted before the soak was over" for n in cut]
     why_not += [f"interrupted: {unasked} lengths were not asked"] if unasked else []
     words = [in_words(soak) for soak in soaks] + [
         f"{metric} with length: {verdict} ({why})." for metric, (verdict, why) in scaled.items()
@@ -215,18 +218,15 @@ def judge(
 
 
 def growths_of(metric: str, soaks: list[Soak]) -> list[GrowthAt]:
-    """Memory growth a request by length, where the rule could say anything; as wide as the slope by time is."""
+    """Memory growth a request by length, where it is called a leak; as wide as the slope by time is."""
     found = []
     for soak in soaks:
         one = soak.of_metric(metric)
-        if (
-            one is None
-            or one["verdict"] == INSUFFICIENT
-            or not one["mib_per_request"]
-            or not one["mib_per_s"]
-        ):
+        if one is None or one["verdict"] != LEAK or not one["mib_per_request"]:
             continue
         low, high = (x / one["mib_per_s"] for x in one["interval_mib_per_s"])
+        if low <= 0 or one["mib_per_request"] <= 0:  # by time and by request it goes two ways
+            continue
         each = MIB * one["mib_per_request"]
         found.append(GrowthAt(float(soak.length), each, each * low, each * high))
     return found

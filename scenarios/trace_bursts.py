@@ -90,13 +90,14 @@ def model_options(fitted: Fit, settings: Mapping[str, Any]) -> Json:
 
 
 def _simulate(context: Context, name: str, options: Json) -> Sent:
+    from loadgen.report.summary import exit_code
     from loadgen.simulator.config import EngineConfig
     from loadgen.simulator.virtual_run import virtual_run
     from loadgen.simulator.whatif import Fleet
 
     config = EngineConfig(noise=context.settings["noise"])
     directory, summary = virtual_run(modelled_plan(options), config, Fleet(), context.out / name)
-    return Sent(directory, ExitCode.GOOD, summary)
+    return Sent(directory, exit_code(summary), summary)
 
 
 def judge(fitted: Fit, sent: Mapping[str, Sent], seed: int) -> Finding:

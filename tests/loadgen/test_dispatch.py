@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -138,6 +139,15 @@ def test_a_closed_loop_by_time_releases_no_slot_after_it() -> None:
     records = bench.run()
     assert len(records) == 20
     assert max(r.due_ns for r in records) < 100 * MS
+    assert bench.dispatcher.finished
+
+
+def test_a_closed_loop_by_time_that_is_stopped_ends_though_its_schedule_has_no_end() -> None:
+    endless = (ScheduleRow(i, 0, 8, 8) for i in itertools.count())
+    bench = Bench(endless, Caps(concurrency=2, stop_after_ns=100 * MS), service_ns=lambda record: 10 * MS)
+    bench.clock.call_at(45 * MS, lambda: bench.dispatcher.stop("interrupted"))
+    records = bench.run()
+    assert Counter(r.outcome for r in records) == {Outcome.OK: 10}
     assert bench.dispatcher.finished
 
 
