@@ -5,6 +5,7 @@ A vLLM page is 50 kB of which we want thirty lines; a full parser costs ten time
 
 from __future__ import annotations
 
+import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Collection
@@ -87,7 +88,7 @@ def fetch(url: str, timeout_s: float = TIMEOUT_S) -> str:
         raise OSError(f"{url}: HTTP {error.code}") from error
     except urllib.error.URLError as error:
         raise OSError(f"{url}: {error.reason}") from error
-    except ValueError as error:
+    except (ValueError, http.client.HTTPException) as error:  # no URL, or what answers speaks no HTTP
         raise OSError(f"{url}: {error}") from error
     if len(body) > MAX_BYTES:
         raise OSError(f"{url}: more than {MAX_BYTES} bytes")

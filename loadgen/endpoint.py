@@ -106,7 +106,8 @@ def unreachable(base_url: str, error: Exception, words: str | None = None) -> Un
     """What to raise: NotReadyError where asking again may help, which it does not for a wrong certificate or a
     server that speaks something else. *words*: why, where they say more than the error's own.
     """
-    again = isinstance(error, OSError) and not isinstance(error, ssl.SSLCertVerificationError)
+    foreign = isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError)
+    again = isinstance(error, OSError) and not foreign
     kind = NotReadyError if again else UnreachableError
     return kind(f"cannot reach {base_url}: {words or failure_words(error)}")
 

@@ -277,6 +277,8 @@ def _check_load(plan: Plan) -> None:
         raise UsageError("--arrival needs --num-requests or --duration")
     if plan.burstiness is not None and plan.arrival not in BURSTY:
         raise UsageError(f"--burstiness goes with --arrival {' or '.join(BURSTY)}")
+    if plan.concurrency is not None and plan.max_concurrency is not None:
+        raise UsageError("--concurrency is itself the cap of a closed loop: leave --max-concurrency out")
     if plan.concurrency is not None and not (plan.trace or plan.num_requests or plan.duration):
         raise UsageError("--concurrency needs --num-requests, --duration or --trace")
 

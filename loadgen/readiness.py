@@ -29,10 +29,11 @@ def when_ready(
 ) -> Answer:
     """What *ask* returns, tried once a second for *limit_ns* while it raises NotReadyError; None: tried once.
 
-    *say* is told each new reason once. Raises the last NotReadyError when the time is over, and at once whatever
-    else *ask* raises.
+    A try that began in time may outlast the limit. *say* is told each new reason once. Raises the last NotReadyError
+    when the time is over, and at once whatever else *ask* raises.
     """
-    end_s = clock() + (limit_ns or 0) / NS_PER_S
+    begun_s = clock()
+    end_s = begun_s + (limit_ns or 0) / NS_PER_S
     told = ""
     while True:
         try:
@@ -41,7 +42,7 @@ def when_ready(
             if limit_ns is None:
                 raise
             if clock() + AGAIN_S > end_s:
-                raise NotReadyError(f"{error} (asked for {limit_ns / NS_PER_S:g} s)") from None
+                raise NotReadyError(f"{error} (asked for {clock() - begun_s:.3g} s)") from None
             if str(error) != told:
                 told = str(error)
                 say(f"waiting: {told}")

@@ -56,8 +56,10 @@ class Pass:
 def load_options(settings: Mapping[str, Any]) -> Json:
     """The options of ``loadgen run`` that are the same in every cell, but for the seed.
 
-    Raises UsageError for passes or a margin that cannot be.
+    Raises UsageError for passes, requests or a margin that cannot be.
     """
+    if settings["num_requests"] is not None and settings["num_requests"] < 1:
+        raise UsageError("--set num_requests is 1 or more")
     if settings["passes"] < 1 or not 0 <= settings["margin"] < 1:
         raise UsageError("--set passes is 1 or more, and margin a share below 1")
     names = (*TARGET_SETTINGS, "output_len", "warmup")

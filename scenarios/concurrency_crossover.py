@@ -24,7 +24,7 @@ from scenarios.alternating import (
 )
 from scenarios.finding import Finding
 from scenarios.ranking import TURNS, Judged, Matrix, in_words, judge, ranking_json, rankings
-from scenarios.scenario import Context, Scenario, Setting
+from scenarios.scenario import MIXTURES, Context, Scenario, Setting
 
 A, B = "a", "b"
 METRICS = ("ttft_p50", "ttft_p95", "tpot_p50", "tpot_p95")
@@ -87,4 +87,5 @@ CONCURRENCY_CROSSOVER = Scenario(
     simulators={name: (*shlex.split(text), "--noise", "0.05") for name, text in ENGINES.items() if text},
     needs_endpoints=lambda settings: not settings["virtual"],
     check=cells_of,
+    decides=MIXTURES | {"duration"},
 )

@@ -24,7 +24,7 @@ from scenarios.alternating import (
 )
 from scenarios.finding import Finding
 from scenarios.ranking import TURNS, Judged, Matrix, in_words, judge, ranking_json, rankings
-from scenarios.scenario import Context, Scenario, Setting
+from scenarios.scenario import MIXTURES, Context, Scenario, Setting
 from scenarios.searching import MODEL_LENGTH
 
 Json = dict[str, Any]
@@ -112,4 +112,5 @@ CONTEXT_MATRIX = Scenario(
     alone=frozenset(NAMES),
     needs_endpoints=lambda settings: not settings["virtual"],
     check=cells_of,
+    decides=MIXTURES | {"duration"},
 )

@@ -130,7 +130,7 @@ def amount(share: Estimate | None, material: float) -> str | None:
     """``much`` or ``little`` where the whole interval lies beyond or below the material share."""
     if share is None:
         return None
-    if share.low is None or share.high is None:
+    if share.low is None or share.high is None or share.low < 0:  # below 0: blocks are shared
         return "cannot tell"
     return "much" if share.low > material else "little" if share.high < material else "cannot tell"
 
@@ -204,14 +204,17 @@ def silence(mix: Mix) -> str:
 def against(mix: Mix) -> list[str]:
     """What makes a comparison one of something else."""
     found = []
-    if not mix.rows.outcome(Outcome.OK).any():
+    ok, asked = mix.rows.outcome(Outcome.OK), mix.rows.number("n_input_asked")
+    if not ok.any():
         found.append("no request was answered")
-    sent = mix.rows.instant("sent_ns")[mix.rows.has("sent_ns")]
-    before = mix.scrapes.held[mix.scrapes.end_ns < sent.min(initial=0)]
+    else:
+        left_out = sorted(set(asked[mix.rows.has("sent_ns")]) - set(asked[ok]))
+        found += [f"no prompt of {length:.0f} tokens was answered: it is in no share" for length in left_out]
+    before = mix.scrapes.held[mix.scrapes.end_ns < 0][
+        -1:
+    ]  # earlier ones may see the run's own first questions
     if (before > 0).any():
-        found.append(
-            f"{np.nanmax(before):.0f} blocks were held before anything was sent: others use the server"
-        )
+        found.append(f"{before[0]:.0f} blocks were held before anything was sent: others use the server")
     return found
 
 
@@ -224,6 +227,9 @@ def notes_of(mix: Mix) -> list[str]:
     if mix.scrapes.failures:
         found.append(f"{len(mix.scrapes.failures)} scrapes failed: {mix.scrapes.failures[-1]}")
     asked = asked_of_endpoint(mix.rows)
+    failed = int((asked & ~mix.rows.outcome(Outcome.OK)).sum())
+    if failed:
+        found.append(f"{failed} of {int(asked.sum())} requests failed: they are in no share of the records")
     cached = np.nansum(mix.rows.number("n_cached")[asked])
     prompt = np.nansum(mix.rows.number("n_input")[asked])
     if prompt and cached / prompt > CACHED:

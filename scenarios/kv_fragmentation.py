@@ -15,7 +15,7 @@ from loadgen.collect_kv import KvFile, KvScraper
 from loadgen.errors import ExitCode, UsageError
 from scenarios.finding import Finding
 from scenarios.kv_finding import MIXED, UNIFORM, judge
-from scenarios.scenario import Context, Scenario, Setting
+from scenarios.scenario import MIXTURES, Context, Scenario, Setting
 from scenarios.searching import MODEL_SETTINGS, TARGET_SETTINGS, modelled_plan
 from scenarios.sending import Sent, send
 from traces.row import TraceRow
@@ -139,4 +139,5 @@ KV_FRAGMENTATION = Scenario(
     simulators={ENDPOINT: ("--num-blocks", "8192")},
     needs_endpoints=lambda settings: not settings["virtual"],
     check=mixes_of,
+    decides=MIXTURES | {"duration", "prefix_tree"},
 )

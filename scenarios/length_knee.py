@@ -11,7 +11,7 @@ from typing import Any
 
 from loadgen.simulator.config import EngineConfig
 from scenarios.finding import Finding, Number
-from scenarios.scenario import Context, Scenario, Setting
+from scenarios.scenario import MIXTURES, Context, Scenario, Setting
 from scenarios.searching import (
     CODES,
     MODEL_SETTINGS,
@@ -123,4 +123,5 @@ LENGTH_KNEE = Scenario(
     run=run,
     alone=frozenset({A}),
     needs_endpoints=lambda settings: not settings["virtual"],
+    decides=MIXTURES,
 )

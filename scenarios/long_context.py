@@ -23,9 +23,10 @@ from loadgen.analysis.load import load_run, read_plan
 from loadgen.analysis.metrics import durations_ns
 from loadgen.analysis.soak import CANNOT_TELL, GrowthAt, highest_quantile, parts_of, scaling
 from loadgen.errors import ExitCode, UsageError
+from loadgen.quantity import parse_duration_ns
 from loadgen.record import Outcome
 from scenarios.finding import Finding, Number
-from scenarios.scenario import Context, Scenario, Setting
+from scenarios.scenario import MIXTURES, Context, Scenario, Setting
 from scenarios.searching import MODEL_SETTINGS, TARGET_SETTINGS, modelled_plan, preset_engine
 from scenarios.sending import Sent, send
 
@@ -84,6 +85,10 @@ def lengths_of(settings: Mapping[str, Any]) -> list[int]:
     words = str(settings["lengths"]).split(",")
     if not all(word.strip().isdecimal() and int(word) > 0 for word in words):
         raise UsageError("--set lengths: whole numbers above 0, as 4096,32768")
+    if not 0 <= settings["leak"] < np.inf or not 0 <= settings["slowdown"] < np.inf:
+        raise UsageError("--set leak and slowdown are 0 or more")
+    if parse_duration_ns(settings["warmup"]) >= parse_duration_ns(settings["duration"]):
+        raise UsageError("--set duration is to be longer than the warm-up: nothing else is measured")
     if not 0 < settings["part"] <= 0.5 or not 0 < settings["same_within"] < 1:
         raise UsageError("--set part is a share of at most a half, same_within one below 1")
     return sorted({int(word) for word in words})
@@ -291,4 +296,5 @@ LONG_CONTEXT = Scenario(
     simulators={ENDPOINT: ("--max-model-len", "132096")},
     needs_endpoints=lambda settings: not settings["virtual"],
     check=lengths_of,
+    decides=MIXTURES | {"num_requests"},
 )

@@ -20,7 +20,7 @@ from loadgen.prompt_reuse import ReuseCount
 from loadgen.record import Outcome
 from loadgen.workload import schedule_of
 from scenarios.finding import Finding, Number
-from scenarios.scenario import Context, Scenario, Setting
+from scenarios.scenario import MIXTURES, Context, Scenario, Setting
 from scenarios.searching import MODEL_SETTINGS, TARGET_SETTINGS, modelled_plan, preset_engine
 from scenarios.sending import Sent, send
 
@@ -163,13 +163,16 @@ def judge(found: Mapping[float, tuple[Sent, Json]]) -> Finding:
     return Finding(answer, " ".join(words), numbers, tuple(why_not), tuple(notes), runs, codes)
 
 
+AT_RATE = "at this rate, queueing included: hits leave a shorter queue too"
+
+
 def worth(rows: list[dict[str, Number]]) -> str:
     """Hits of the largest share beside misses of the smallest: told where the 95 % intervals do not overlap."""
     hit, miss = rows[-1]["ttft_ms_p50_hit"], rows[0]["ttft_ms_p50_miss"]
     if hit.high is None or miss.low is None or hit.low is None or miss.high is None:
         return "What a hit is worth cannot be told: insufficient data."
     if hit.high < miss.low:
-        return f"A hit's first token comes sooner: p50 {hit.value:.4g} ms, without {miss.value:.4g} ms."
+        return f"A hit's first token comes sooner: p50 {hit.value:.4g} ms, without {miss.value:.4g} ms ({AT_RATE})."
     later = hit.low > miss.high
     return "A hit's first token comes later." if later else "No difference in TTFT can be told."
 
@@ -184,4 +187,5 @@ PREFIX_REUSE = Scenario(
     simulators={ENDPOINT: ("--enable-prompt-tokens-details",)},
     needs_endpoints=lambda settings: not settings["virtual"],
     check=lambda settings: shares_of(settings["shares"]),
+    decides=MIXTURES | {"duration"},
 )

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import UsageError
+from loadgen.plan import read_plan_file
 from scenarios.finding import Finding
 
+MIXTURES = frozenset({"class", "classes", "class_share", "turns"})
+"""Of a plan file: with these a run no longer has the one length, or the one number in flight, that is asked for."""
 TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -56,7 +59,8 @@ class Scenario:
     built-in simulator, started with the options that ``simulators`` has for the name. ``alone``: endpoints that
     may be named without the others. ``needs_endpoints``: whether any is asked under these settings; where
     none is, a model answers (``models_alone``), or else runs that exist are judged. ``check`` raises UsageError for
-    settings that cannot be, before anything is started or asked.
+    settings that cannot be, before anything is started or asked. ``decides``: keys that a plan file may not hold,
+    since they would change what is varied or how long it lasts.
     """
 
     name: str
@@ -70,6 +74,16 @@ class Scenario:
     needs_endpoints: Callable[[Mapping[str, Any]], bool] = lambda _: True
     models_alone: bool = True
     check: Callable[[Mapping[str, Any]], object] = lambda _: None
+    decides: frozenset[str] = frozenset()
+
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raises UsageError as ``check`` does, and for a plan file that holds what the scenario decides itself."""
+        self.check(settings)
+        held = self.decides & read_plan_file(Path(settings["plan"])).keys() if settings.get("plan") else ()
+        if held:
+            raise UsageError(
+                f"--set plan={settings['plan']} holds {', '.join(sorted(held))}: scenario {self.name} decides that"
+            )
 
     def settings_from(self, texts: Mapping[str, str]) -> dict[str, Any]:
         """The defaults with *texts* over them. Raises UsageError naming an unknown setting and the choices."""

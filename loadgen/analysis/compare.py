@@ -199,8 +199,9 @@ def _insufficient(few: TooFew) -> str:
 def _with_interval(only: Difference, found: tuple[Floats, Floats], width: float) -> Difference:
     spread, centre = found[1] - found[0], only.b - only.a
     if only.ratio:
-        above_0 = [np.log(np.maximum(side, np.finfo(float).tiny)) for side in found]
-        spread, centre = above_0[1] - above_0[0], math.log(only.b) - math.log(only.a)
+        if min(side.min() for side in found) <= 0:
+            return replace(only, why="insufficient data: a resample of the run holds nothing")
+        spread, centre = np.log(found[1]) - np.log(found[0]), math.log(only.b) - math.log(only.a)
     return replace(only, centre=centre, half=float(spread.std()) * width)
 
 

@@ -6,8 +6,8 @@ Pass i gives x_i with half an interval of h_i, from its own requests. Their mean
 
 the larger of what the requests and what the passes say: a machine that drifts makes passes differ by more than their
 requests do, and in turned order its drift cancels out of the mean of a difference (the scale factor of Birge, 1932,
-that is never below 1). Passes of a difference that disagree about its sign so never tell anything: |x| is below h. Few
-passes show such a spread but cannot measure it: h is then too small for what changes from run to run.
+that is never below 1). Two passes of a difference that disagree about its sign so never tell anything: |x| is below h.
+Few passes show such a spread but cannot measure it: h is then too small for what changes from run to run.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _run(scenario: Scenario, args: argparse.Namespace) -> int:
     from scenarios.scenario import Context
 
     settings = scenario.settings_from(pairs("--set", args.set))
-    scenario.check(settings)
+    scenario.check_settings(settings)
     endpoints = _endpoints(scenario, pairs("--endpoint", args.endpoint))
     out = args.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{scenario.name}"
     check_out(out)

@@ -15,6 +15,7 @@ from gpu_sidecar.samplers.base import PolledSampler, SourceError
 from gpu_sidecar.samplers.dcgm import DcgmPoller
 from gpu_sidecar.samplers.simulated import SimulatedPoller
 from gpu_sidecar.timebase import VirtualClock
+from tests.loadgen.net.raw_server import raw_server
 
 DCGM = """\
 # TYPE DCGM_FI_DEV_GPU_UTIL gauge
@@ -111,6 +112,14 @@ def test_pages_are_fetched_and_failures_are_one_clear_line() -> None:
         fetch(f"{base}/telemetry")
     with pytest.raises(OSError, match="nonsense"):
         fetch("nonsense")
+
+
+def test_a_port_that_speaks_no_http_is_a_page_that_failed() -> None:
+    with (
+        raw_server({}, greet=b"220 mail ready\r\n") as (base, _),
+        pytest.raises(OSError, match="220 mail ready"),
+    ):
+        fetch(f"{base}/metrics")
 
 
 def test_a_source_that_fails_is_said_once_and_so_is_its_return() -> None:

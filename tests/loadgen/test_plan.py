@@ -34,6 +34,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"arrival": "poisson", "num_requests": 3}, "--arrival needs --request-rate"),
     ({"arrival": "poisson", "request_rate": 3}, "--arrival needs --num-requests or --duration"),
     ({**POISSON, "burstiness": 2}, "--burstiness goes with --arrival gamma"),
+    ({"concurrency": 3, "num_requests": 9, "max_concurrency": 2}, "leave --max-concurrency out"),
     ({"concurrency": 3}, "--concurrency needs --num-requests, --duration or --trace"),
     ({**POISSON, "request_rate": 0}, "request_rate = 0"),
     ({**POISSON, "request_rate": "fast"}, "request_rate = 'fast'"),

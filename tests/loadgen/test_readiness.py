@@ -89,6 +89,12 @@ def test_a_server_that_takes_connections_and_says_nothing_is_told_from_one_that_
         asked(url)
 
 
+def test_a_port_without_tls_is_not_waited_for():
+    with raw_server({}, greet=LOADING) as (url, _), pytest.raises(UnreachableError, match="TLS") as caught:
+        asked(url.replace("http", "https"))
+    assert not isinstance(caught.value, NotReadyError)
+
+
 def test_a_server_that_speaks_something_else_is_not_waited_for():
     with raw_server({}, greet=b"220 mail ready\r\n") as (url, _), pytest.raises(UnreachableError) as caught:
         asked(url)

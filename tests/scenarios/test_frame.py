@@ -126,13 +126,27 @@ def test_a_plan_file_gives_what_the_settings_leave_open(tmp_path):
     assert (plan.request_rate, plan.num_requests) == (2.0, 9)
 
 
+DECIDED = [(s.name, key) for s in SCENARIOS.values() for key in sorted(s.decides)]
+
+
+@pytest.mark.parametrize(("name", "key"), DECIDED)
+def test_a_plan_file_may_not_hold_what_a_scenario_decides(tmp_path, name, key):
+    file = tmp_path / "plan.toml"
+    file.write_text(f"{key} = 3\n")
+    settings = SCENARIOS[name].settings_from({"plan": str(file), **MODELLED.get(name, {})})
+    with pytest.raises(UsageError, match=f"holds {key}: scenario {name} decides that"):
+        SCENARIOS[name].check_settings(settings)
+    file.write_text("ignore_eos = true\n")
+    SCENARIOS[name].check_settings(settings)
+
+
 IMPOSSIBLE = {
     "throughput-knee": {"caps": "x"},
     "prefix-reuse": {"shares": "2"},
     "trace-bursts": {},
     "context-matrix": {"lengths": "8"},
     "concurrency-crossover": {"passes": "0"},
-    "long-context": {"part": "0.9"},
+    "long-context": {"warmup": "20m"},
     "kv-fragmentation": {"output_len": "1"},
     "gpu-work-per-token": {"sidecar_a": "127.0.0.1:1"},
     "priority-inversion": {"high_share": "1"},

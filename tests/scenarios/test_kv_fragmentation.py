@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.analysis.class_compare import Estimate
 from loadgen.analysis.kv_blocks import held_blocks, present_at, read_scrapes
 from loadgen.analysis.load import load_run
 from loadgen.collect_kv import KvFile, KvScraper, kv_of_page
 from loadgen.errors import UsageError
 from loadgen.record import Outcome
 from scenarios.finding import Finding
-from scenarios.kv_finding import judge
+from scenarios.kv_finding import amount, judge
 from scenarios.kv_fragmentation import KV_FRAGMENTATION, run
 from scenarios.scenario import Context
 from scenarios.sending import Sent
@@ -199,6 +200,18 @@ def test_blocks_that_others_hold_and_prompts_from_the_cache_are_said(tmp_path: P
     assert any("64.0% of the prompt tokens came from the prefix cache" in note for note in finding.notes)
     only = judge({"uniform": sent["uniform"]}, tmp_path, context.settings)
     assert "interrupted before the mixed lengths were sent" in only.why_not
+
+
+def test_a_length_that_the_server_refuses_is_said_and_stands_against_the_answer(tmp_path: Path) -> None:
+    settings = {"num_requests": 200, "max_len": 600, "mixed_lens": "128,256,512,1024"}
+    finding = run(asked(tmp_path, **settings))
+    assert "mixed: no prompt of 1024 tokens was answered: it is in no share" in finding.why_not
+    assert any("requests failed" in note for note in finding.notes)
+
+
+def test_of_shared_blocks_nothing_is_told() -> None:
+    assert amount(Estimate(-3.1, -3.2, -3.0), 0.1) == "cannot tell"
+    assert amount(Estimate(0.05, 0.04, 0.06), 0.1) == "little"
 
 
 def test_without_an_answer_nothing_is_a_number_and_the_finding_is_not_valid(tmp_path: Path) -> None:

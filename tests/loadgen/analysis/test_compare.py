@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from loadgen.analysis.compare import Difference, compare, overall, with_verdicts
+from loadgen.analysis.compare import Difference, _with_interval, compare, overall, with_verdicts
 from loadgen.analysis.load import load_run
 from loadgen.analysis.pairing import Pair
 from tests.loadgen.analysis.run_builder import RunBuilder, request
@@ -107,6 +107,13 @@ def test_runs_in_which_everything_failed_are_compared_by_their_failures(base, tm
     assert found["failed_share"].b == 1
     assert "ttft_p50" not in found
     assert found["throughput"].why == "0 has no ratio"
+
+
+def test_a_resample_that_holds_nothing_is_too_little_data_for_a_ratio():
+    nothing = Difference("output_throughput", 5.0, 6.0, ratio=True)
+    found = (np.array([0.0, 5.0]), np.array([6.0, 6.0]))
+    assert "insufficient data" in _with_interval(nothing, found, 2.0).why
+    assert _with_interval(nothing, (found[1], found[1]), 2.0).interval is not None
 
 
 def test_holm_keeps_the_chance_of_any_false_alarm_at_5_percent():
