@@ -17,6 +17,7 @@ BODY_BYTES = tuple(KIB * n for n in (64, 256, 1000, 2048, 4096, 8192, 16_000))
 NO_MODEL = "loadgen-preflight-no-such-model"
 """Bodies are padded questions to a model that does not exist: read whole, refused, never generated from."""
 READ_AND_REFUSED = frozenset({200, 400, 404, 422})
+"""What a small one may get for its size to be judged: a larger one passes where it gets the same."""
 PAD = 900
 """Bytes of each padding header: no single value is long, so that the sum is what is refused."""
 
@@ -63,34 +64,37 @@ def _body(subject: Subject, size: int) -> bytes:
     return orjson.dumps({**subject.body, **asked, "model": NO_MODEL, "max_tokens": 1})
 
 
-def _passes(answer: Answer) -> bool:
-    return answer.status in READ_AND_REFUSED
-
-
-def _asked_twice(ask: Callable[[int], Answer], size: int) -> Answer:
+def _asked_twice(ask: Callable[[int], Answer], size: int, wanted: frozenset[int]) -> Answer:
     """A limit refuses every time; what passes at the second asking was refused for another reason (a connection
     that closed as it was used, a moment's overload)."""
     answer = ask(size)
-    return answer if _passes(answer) else ask(size)
+    return answer if answer.status in wanted else ask(size)
+
+
+def _how(refusal: Answer) -> str:
+    return f"status {refusal.status}" if refusal.status else f"no answer: {refusal.error}"
 
 
 def _limit(name: str, sizes: tuple[int, ...], ask: Callable[[int], Answer], cure: str, *, fine: int) -> Check:
+    small = _asked_twice(ask, 0, READ_AND_REFUSED)
+    if small.status not in READ_AND_REFUSED:
+        return Check(name, "fact", f"not told: even a small one is refused ({_how(small)})")
+    usual = frozenset({small.status})  # a server may refuse a size by 400 too
     good, bad, refusal = 0, None, Answer(0)
     for size in sizes:
-        answer = _asked_twice(ask, size)
-        if not _passes(answer):
+        answer = _asked_twice(ask, size, usual)
+        if answer.status not in usual:
             bad, refusal = size, answer
             break
         good = size
     while bad is not None and good and bad - good > fine:
         middle = (good + bad) // 2
-        answer = _asked_twice(ask, middle)
-        if _passes(answer):
+        answer = _asked_twice(ask, middle, usual)
+        if answer.status in usual:
             good = middle
         else:
             bad, refusal = middle, answer
     facts = {"passes": good, "refused": bad, "status": refusal.status, "error": refusal.error}
     if bad is None:
         return Check(name, "good", f"{good:,} pass; more was not tried", facts=facts)
-    how = f"status {refusal.status}" if refusal.status else f"no answer: {refusal.error}"
-    return Check(name, "fact", f"{good:,} pass, {bad:,} are refused ({how})", cure, facts)
+    return Check(name, "fact", f"{good:,} pass, {bad:,} are refused ({_how(refusal)})", cure, facts)

@@ -38,6 +38,8 @@ from loadgen.simulator.truth import Truth, TruthLog
 
 MAX_BODY_BYTES = 1 << 30
 MAX_HEADER_BYTES = 1 << 20
+MAX_HEADERS = 20_000
+"""A prompt may come in 10,000 of them."""
 DEFAULT_COMPLETION_TOKENS = 16
 STREAM_TYPE = "text/event-stream; charset=utf-8"
 FLUSH_S = 1.0

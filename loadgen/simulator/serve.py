@@ -16,7 +16,7 @@ from loadgen.errors import UsageError
 from loadgen.simulator.config import EngineConfig
 from loadgen.simulator.core import Engine
 from loadgen.simulator.driver import Driver
-from loadgen.simulator.http import MAX_HEADER_BYTES, Endpoint
+from loadgen.simulator.http import MAX_HEADER_BYTES, MAX_HEADERS, Endpoint
 from loadgen.simulator.metrics import EngineMetrics
 from loadgen.simulator.telemetry import Telemetry
 
@@ -58,6 +58,7 @@ async def serve(
         handler_cancellation=True,
         max_line_size=MAX_HEADER_BYTES,
         max_field_size=MAX_HEADER_BYTES,
+        max_headers=MAX_HEADERS,
         shutdown_timeout=STOP_S,
     )
     await runner.setup()

@@ -36,8 +36,9 @@ def proxied(tmp_path: Path, limits: Limits, *options: object) -> Iterator[Runnin
 
 
 def send(url: str, out: Path, script: dict[str, Any], requests: int = 6, **more: Any) -> None:
-    options = [word for key, value in more.items() for word in (f"--{key.replace('_', '-')}", value)]
-    run("run", "--base-url", url, "--concurrency", requests, "--num-requests", requests, "--input-len", 16,
+    load = {"concurrency": requests, "num_requests": requests, **more}
+    options = [word for key, value in load.items() for word in (f"--{key.replace('_', '-')}", value)]
+    run("run", "--base-url", url, "--input-len", 16,
         "--header", f"x-sim-script={json.dumps(script)}", "--breaker-error-rate", 1.01, "--plan", NOISY,
         "--out", out, "--quiet", *options, timeout_s=60)  # fmt: skip
 
@@ -100,7 +101,7 @@ def test_a_connections_greatest_age_lets_its_answers_end_and_costs_new_connectio
     """Envoy 1.40 drains an HTTP/1.1 connection that is too old: it closes when its answer is whole, and cuts none."""
     limits = Limits(max_connection_duration_s=1.0, drain_timeout_s=0.5)
     with proxied(tmp_path, limits) as envoy:
-        send(envoy.base_url, tmp_path / "r", LONG | {"tokens": 30}, requests=12, max_concurrency=4)
+        send(envoy.base_url, tmp_path / "r", LONG | {"tokens": 30}, requests=12, concurrency=4)
         assert flags(envoy, tmp_path / "r") == {"-"}
     assert outcomes(tmp_path / "r") == {("ok", 200): 12}
     assert (

@@ -152,6 +152,24 @@ def test_limits_are_found_between_what_passes_and_what_does_not() -> None:
     assert "max_request_headers_kb" in (found["head_bytes"].setting or "")
 
 
+def test_a_size_that_is_refused_by_400_is_no_pass_where_a_small_one_is_answered() -> None:
+    def counting(_: int, extra: dict[str, str], __: bytes) -> Answer:
+        return Answer(400) if len(extra) > 128 else Answer(200)
+
+    fields = next(
+        c for c in probe_limits(Subject(asker(counting), CHAT, {"model": "m"})) if c.name == "head_fields"
+    )
+    assert (fields.verdict, fields.facts["status"]) == ("fact", 400)
+    assert fields.facts["passes"] <= 130 <= fields.facts["refused"] + 5
+
+
+def test_where_even_a_small_one_is_refused_no_limit_is_told() -> None:
+    found = list(probe_limits(Subject(asker(lambda *_: Answer(503)), CHAT, {"model": "m"})))
+    assert {(c.verdict, c.words) for c in found} == {
+        ("fact", "not told: even a small one is refused (status 503)")
+    }
+
+
 def test_one_refusal_that_does_not_repeat_is_no_limit() -> None:
     asked: list[int] = []
 
