@@ -32,7 +32,7 @@ for row in subscriber.rows():
     if count == 60:
         break
 import urllib.request
-page = urllib.request.urlopen(f"http://{where['metrics']}/metrics", timeout=5).read().decode()
+page = urllib.request.urlopen(f"http://{where['metrics']}/metrics", timeout=60).read().decode()
 agent.terminate()
 print(json.dumps({"rows": count, "dcgm": "DCGM_FI_DEV_POWER_USAGE{" in page, "code": agent.wait(10)}))
 import os; os._exit(0)

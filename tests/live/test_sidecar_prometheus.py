@@ -54,7 +54,7 @@ def page() -> Iterator[str]:
 def test_promtool_complains_only_of_what_dcgm_exporter_does_too(page: str) -> None:
     """Its counters have no ``_total`` (one is called COUNTER), and its label is called ``modelName``."""
     promtool = program("promtool")
-    text = urllib.request.urlopen(f"http://{page}/metrics", timeout=5).read()
+    text = urllib.request.urlopen(f"http://{page}/metrics", timeout=60).read()
     done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, check=False)
     complaints = [line for line in done.stderr.decode().splitlines() if line.strip()]
     assert done.returncode in (0, 3), f"1 would be a page that does not parse: {done.stderr!r}"
@@ -64,7 +64,7 @@ def test_promtool_complains_only_of_what_dcgm_exporter_does_too(page: str) -> No
 
 def query(prometheus: str, expression: str) -> list[Any]:
     url = f"http://{prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
-    result: list[Any] = json.load(urllib.request.urlopen(url, timeout=5))["data"]["result"]
+    result: list[Any] = json.load(urllib.request.urlopen(url, timeout=60))["data"]["result"]
     return result
 
 
